@@ -1,0 +1,26 @@
+"""What a rule is: its words for a person, and a pure function of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Union
+
+from gpu_topo.model.finding import Finding, Unassessed
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.node import Node
+
+Conclusion = Union[Finding, Unassessed]
+Judge = Callable[[Node, Past, Policy], Iterable[Conclusion]]
+
+
+class Rule(NamedTuple):
+    """One rule. judge yields Findings and Unassessed whose code is `code`; the rest is what `rules CODE` prints."""
+
+    code: str
+    severities: tuple[str, ...]  # the severities that it can give, worst first
+    title: str  # one line for the list
+    looks_at: str  # which facts it compares
+    quiet_when: str  # when it stays silent, and why that is right
+    remedy: tuple[str, ...]  # least intrusive step first
+    sources: tuple[str, ...]  # where the rule and its figures come from
+    judge: Judge

@@ -1,0 +1,1 @@
+"""Facts, as they were read, and findings, as they were concluded: immutable and typed. No reading, no judging."""

@@ -1,0 +1,99 @@
+"""What a driver or its tools say of GPUs and of the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpu_topo.model.pci import LinkEnd
+from gpu_topo.model.reading import EMPTY, Reading
+
+ACTIVE = "active"
+INACTIVE = "inactive"
+UNKNOWN_STATE = "unknown"
+
+
+class NvLink(NamedTuple):
+    """One NVLink of a GPU. gbs is per direction, as reported (NVML prints line rates)."""
+
+    number: int  # the link's own index
+    state: str = UNKNOWN_STATE  # ACTIVE | INACTIVE | UNKNOWN_STATE
+    version: Reading[int] = None  # major NVLink generation
+    remote_kind: str = "unknown"  # gpu | nvswitch | cpu | unknown
+    remote: str | None = None  # address (or GPU name) of the other end
+    gbs: Reading[float] = None
+    errors: Mapping[str, int] = EMPTY  # counter name -> count since the driver was loaded
+
+
+class Fabric(NamedTuple):
+    """NVLink fabric registration of a GPU (nvmlDeviceGetGpuFabricInfo*, nvidia-smi -q 'Fabric')."""
+
+    state: Reading[str] = None  # "Completed" | "In Progress" | "Not Started" | "Not Supported"
+    status: Reading[str] = None  # "Success" or the error's text
+    clique: Reading[int] = None
+    health: Mapping[str, str] = EMPTY  # summary and each sub-field, as text: "Healthy", "Unhealthy", "False", ...
+
+
+class Peer(NamedTuple):
+    """What a source states of the way between two endpoints: a cell of `nvidia-smi topo -m` or of P2P status."""
+
+    a: str  # address where known, else the recording's name: GPU0, NIC3, mlx5_0
+    b: str
+    kind: str | None = None  # NV18, PIX, PXB, PHB, NODE, SYS, XG1
+    p2p: Mapping[str, str] = EMPTY  # capability ("read", "write", "nvlink", ...) -> OK, CNS, GNS, TNS, NS, U
+
+
+class DriverGpu(NamedTuple):
+    """One GPU as one driver tool sees it at one moment. Merged with its PCI function by address."""
+
+    address: str | None = None  # normalised; None where the tool gives none
+    ordinal: int | None = None  # the tool's own index
+    uuid: Reading[str] = None
+    model: Reading[str] = None
+    architecture: Reading[str] = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+    subsystem_id: str | None = None  # "device:vendor" hex as NVML packs it, e.g. "16c110de"
+    board_part: Reading[str] = None
+    minor: Reading[int] = None  # /dev/nvidia<minor>
+    numa_node: Reading[int] = None
+    local_cpus: Reading[str] = None
+    pstate: Reading[int] = None  # 0 to 15
+    utilization: Reading[int] = None  # percent
+    clocks_idle: Reading[bool] = None  # the "GPU idle" clocks event reason
+    throttle: Reading[frozenset[str]] = None
+    link: LinkEnd | None = None  # current; max = what GPU and system can do together
+    gpu_max_speed_gts: Reading[float] = None  # the GPU's own maximum
+    host_max_speed_gts: Reading[float] = None
+    replays: Reading[int] = None
+    mig: Reading[bool] = None
+    partitions: Reading[int] = None  # MIG devices or compute partitions
+    virtualization: Reading[str] = None  # "None", "Pass-Through", "Host VGPU", ...
+    nvlinks: Reading[tuple[NvLink, ...]] = None
+    fabric: Reading[Fabric] = None
+    lost: bool = False  # the driver says that the GPU is lost
+    bar1_bytes: Reading[int] = None
+    c2c: Reading[bool] = None  # coherent chip-to-chip host link
+    unknowns: Mapping[str, str] = EMPTY  # question -> reason, for what this GPU refused
+
+
+class AcceleratorLink(NamedTuple):
+    """Links between two accelerators that are not NVLink: xGMI or HCCS. gbs per direction, all links together."""
+
+    kind: str  # xGMI | HCCS
+    a: str
+    b: str
+    links: Reading[int] = None
+    state: str = UNKNOWN_STATE
+    gbs: Reading[float] = None
+
+
+class DriverState(NamedTuple):
+    """How a whole driver library answered. status: ok | absent | failed | timeout | crashed."""
+
+    library: str  # "nvml"
+    status: str
+    detail: str = ""
+    version: Reading[str] = None
+    lists_all: bool = True  # False: container or job that is shown some GPUs only
+    openable_minors: Reading[frozenset[int]] = None  # /dev/nvidia<minor> that exist and may be opened

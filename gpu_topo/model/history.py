@@ -1,0 +1,49 @@
+"""What time adds: an immutable past for the rules, empty in a one-off audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpu_topo.model.finding import Acceptance
+from gpu_topo.model.node import LinkSample
+from gpu_topo.model.reading import EMPTY
+
+
+class Growth(NamedTuple):
+    """How much a counter grew over a window."""
+
+    delta: int
+    seconds: float
+
+
+class Past(NamedTuple):
+    """Keys are (subject, counter or field) as the rules name them. Empty: a one-off audit knows no past."""
+
+    counters: Mapping[tuple[str, str], Growth] = EMPTY
+    best_rate_gbps: Mapping[str, float] = EMPTY  # port -> highest rate seen since start
+    was_up: frozenset[str] = frozenset()  # ports seen ACTIVE before
+    seen_devices: Mapping[str, str] = EMPTY  # address -> kind, of devices seen before
+    flaps: Mapping[str, Growth] = EMPTY  # port -> down/up transitions in the window
+    samples: Mapping[str, tuple[LinkSample, ...]] = EMPTY  # GPU address -> earlier looks, oldest first
+    uptime_seconds: float | None = None
+    baseline: Mapping[str, Any] = EMPTY  # the saved baseline document, empty where none
+    watching: bool = False  # True in the daemon: counters are judged by growth
+
+
+class Policy(NamedTuple):
+    """What the operator decided: thresholds, roles, exclusions, expectations, accepted findings."""
+
+    expect: Mapping[str, int] = EMPTY  # "gpus" -> 8, "nics" -> 8, "nvswitches", "storage"
+    roles: Mapping[str, str] = EMPTY  # port or netdev -> role
+    exclude: frozenset[str] = frozenset()  # addresses and device names, applied before anything is read
+    accepted: Mapping[tuple[str, str], Acceptance] = EMPTY  # (code, subject) -> acceptance
+    only: frozenset[str] = frozenset()
+    skip: frozenset[str] = frozenset()
+    correctable_per_hour: float = 100.0
+    replays_per_hour: float = 100.0
+    port_errors_per_hour: float = 10.0
+    flaps_per_hour: float = 2.0
+    nvlink_errors_per_hour: float = 10.0
+    boot_grace_seconds: float = 900.0
+    now: str = ""  # RFC 3339 date, to expire acceptances

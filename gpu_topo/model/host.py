@@ -1,0 +1,102 @@
+"""What was read of the host: platform, NUMA, network devices, RDMA ports, storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpu_topo.model.reading import EMPTY, Reading
+
+BARE_METAL = "bare-metal"
+VIRTUAL_MACHINE = "virtual-machine"
+UNKNOWN_PLATFORM = "unknown"
+
+
+class NumaNode(NamedTuple):
+    """One NUMA node: its number, CPU list, memory-only or not, distances by node number."""
+
+    number: int
+    cpus: Reading[str] = None
+    distances: Mapping[int, int] = EMPTY
+
+
+class Platform(NamedTuple):
+    """What kind of machine this is, and on what evidence."""
+
+    hostname: Reading[str] = None
+    kind: str = UNKNOWN_PLATFORM  # BARE_METAL | VIRTUAL_MACHINE | UNKNOWN_PLATFORM
+    hypervisor: Reading[str] = None
+    evidence: str = ""
+    kernel: Reading[str] = None
+    arch: Reading[str] = None
+    product: Reading[str] = None  # DMI vendor and product
+    chassis: Reading[int] = None  # DMI chassis type, 8 to 14, 30 to 32 are portable
+    container: Reading[bool] = None
+    numa: Reading[tuple[NumaNode, ...]] = None
+    numa_count: Reading[int] = None  # where only the number is known
+    uptime_seconds: Reading[float] = None
+    boot_id: Reading[str] = None
+    iommu: Reading[bool] = None
+    modules: Reading[frozenset[str]] = None  # loaded kernel modules
+    dmabuf: Reading[bool] = None
+
+
+class Port(NamedTuple):
+    """One port of an RDMA device (/sys/class/infiniband/DEVICE/ports/N or ibstat)."""
+
+    device: str
+    port: int
+    address: Reading[str] = None  # the PCI function behind it
+    netdev: Reading[str] = None
+    link_layer: Reading[str] = None  # InfiniBand | Ethernet
+    transport: str | None = None  # infiniband | roce | iwarp | efa | software
+    state: Reading[str] = None  # DOWN INIT ARMED ACTIVE ACTIVE_DEFER
+    phys_state: Reading[str] = None  # Sleep Polling Disabled PortConfigurationTraining LinkUp ...
+    rate_gbps: Reading[float] = None
+    lanes: Reading[int] = None
+    speed: Reading[str] = None  # SDR DDR QDR FDR10 FDR EDR HDR NDR XDR
+    lid: Reading[int] = None
+    sm_lid: Reading[int] = None
+    subnet_prefix: Reading[str] = None
+    cap_mask: Reading[int] = None
+    mtu: Reading[int] = None  # active MTU of the port, or the netdev's for RoCE
+    firmware: Reading[str] = None
+    board_id: Reading[str] = None  # PSID
+    hca_type: Reading[str] = None
+    node_type: Reading[str] = None
+    driver: Reading[str] = None
+    software: bool = False  # rxe, siw
+    virtual_function: bool = False
+    physical_function: str | None = None
+    management: bool = False  # NVSwitch management function (HGX B200 and later)
+    bond: str | None = None  # the bond that this port's netdev or device is part of
+    gid_types: Reading[frozenset[str]] = None  # "IB/RoCE v1", "RoCE v2"
+    counters: Mapping[str, Reading[int]] = EMPTY  # counters/ and hw_counters/, by file name
+
+
+class NetDevice(NamedTuple):
+    """A network interface (/sys/class/net)."""
+
+    name: str
+    address: Reading[str] = None  # the PCI function behind it
+    speed_mbps: Reading[int] = None
+    mtu: Reading[int] = None
+    operstate: Reading[str] = None
+    carrier_changes: Reading[int] = None
+    link_type: Reading[int] = None  # ARPHRD: 1 Ethernet, 32 InfiniBand
+    default_route: bool = False
+    master: str | None = None  # bond or bridge above
+    dev_port: Reading[int] = None
+
+
+class BlockDevice(NamedTuple):
+    """A storage controller with what stands on it: namespaces or disks, RAID members, mount points."""
+
+    name: str  # nvme0
+    address: Reading[str] = None
+    model: Reading[str] = None
+    state: Reading[str] = None
+    namespaces: tuple[str, ...] = ()
+    raids: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    size_bytes: Reading[int] = None

@@ -1,0 +1,52 @@
+"""A reading is a value, absent, or unknown with a reason; the type of every fact says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, Union
+
+T = TypeVar("T")
+
+# Why a reading is unknown. A short fixed list, since it becomes a metric label.
+DENIED = "denied"  # permission refused (EACCES, EPERM, NVML NO_PERMISSION)
+FAILED = "failed"  # the read itself failed (EIO, EINVAL, ENODEV, NVML UNKNOWN)
+TIMEOUT = "timeout"  # no answer before the deadline
+MALFORMED = "malformed"  # an answer that makes no sense
+NOT_RECORDED = "not-recorded"  # the recording does not hold it
+NO_DATA = "no-data"  # the platform itself does not know (numa_node -1, speed "Unknown")
+ASLEEP = "asleep"  # runtime-suspended or D3cold: reading would wake it
+LOST = "lost"  # the device no longer answers
+VIRTUAL = "virtual-machine"  # what a hypervisor shows is not the hardware
+
+
+class Unknown(NamedTuple):
+    """A fact that exists but could not be learned.
+
+    why: one of the constants of this module; where: the file, NVML function or line that would have told.
+    """
+
+    why: str
+    where: str
+
+
+# Reading[int] is a value, an Unknown with its reason, or None: this machine has no such thing.
+Reading = Union[T, Unknown, None]
+
+EMPTY: Mapping[Any, Any] = MappingProxyType({})
+
+
+def known(reading: Reading[T]) -> T | None:
+    """The value, or None where it is absent or unknown."""
+    return None if isinstance(reading, Unknown) else reading
+
+
+def first_known(*readings: Reading[T]) -> Reading[T]:
+    """The first reading with a value, else the first Unknown, else None."""
+    unknown: Reading[T] = None
+    for reading in readings:
+        if isinstance(reading, Unknown):
+            unknown = unknown or reading
+        elif reading is not None:
+            return reading
+    return unknown
