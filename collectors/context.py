@@ -1,0 +1,13 @@
+"""What every collector is given besides its source."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Context(NamedTuple):
+    """deadline: time.monotonic() by which an answer is worth having; exclude: addresses and device names that
+    must not be opened at all."""
+
+    deadline: float
+    exclude: frozenset[str] = frozenset()

@@ -1,0 +1,31 @@
+"""What a reader of pasted text is, and how a line is cleaned before anyone looks at it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gpu_topo.model.facts import Facts
+
+# CSI, OSC and two-byte escape sequences (ECMA-48), then every other control character but tab.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Reader(NamedTuple):
+    """One kind of output that people paste.
+
+    kind: its command, for messages ("lspci -vvv"). begins: whether a cleaned line can only be the first line of such
+    an output (or of a device in it). read: the lines of one section and where they come from (file name) -> one Facts
+    for each output in it, oldest first: several are samples of one machine over time. Never raises on bad text.
+    """
+
+    kind: str
+    begins: Callable[[str], bool]
+    read: Callable[[Sequence[str], str], list[Facts]]
+
+
+def clean(text: str) -> str:
+    """The text without terminal escape sequences and control characters (tabs and newlines stay)."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text)) if "\x1b" in text or not text.isprintable() else text
