@@ -109,6 +109,8 @@ class LiveDir:
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
+        self._word_name = ""
+        self._word_fd = -1
 
     def read(self, name: str) -> Answer:
         try:
@@ -132,16 +134,20 @@ class LiveDir:
             os.close(fd)
 
     def read_at(self, name: str, offset: int, size: int) -> Answer:
+        # The descriptor stays open for the next double word: a capability chain is walked in a dozen reads.
         try:
-            fd = os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+            if self._word_name != name:
+                self._close_words()
+                self._word_fd = os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+                self._word_name = name
+            return os.pread(self._word_fd, size, offset)
         except OSError as error:
             return refusal(error)
-        try:
-            return os.pread(fd, size, offset)
-        except OSError as error:
-            return refusal(error)
-        finally:
-            os.close(fd)
+
+    def _close_words(self) -> None:
+        if self._word_fd >= 0:
+            os.close(self._word_fd)
+        self._word_fd, self._word_name = -1, ""
 
     def list(self, name: str = ".") -> Names:
         try:
@@ -162,6 +168,7 @@ class LiveDir:
             return refusal(error)
 
     def close(self) -> None:
+        self._close_words()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
