@@ -1,0 +1,119 @@
+"""Which GPUs are bonded by NVLink, xGMI or HCCS, by how many links, and at what rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpu_topo.model.address import sort_key
+from gpu_topo.model.gpu import ACTIVE, NvLink
+from gpu_topo.model.node import NVSWITCH, Gpu, Node
+from gpu_topo.model.reading import known
+
+# Nominal GB/s of one NVLink per direction by generation, where neither the part nor NVML's rate decides.
+# Source: NVIDIA white papers of P100, V100, A100, H100 and B200; NVML prints the line rate (26.562 on H100).
+NOMINAL_GBS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
+_PREFIX = {"xgmi": "XG", "hccs": "HC"}
+
+
+class Bond(NamedTuple):
+    """A direct or switched connection of two GPUs: kind NV18, XG1; gbs per direction, all links together."""
+
+    kind: str
+    links: int | None
+    gbs: float | None
+    switched: bool = False
+
+
+Bonds = Mapping[tuple[str, str], Bond]
+
+
+def link_gbs(gpu: Gpu, link: NvLink) -> float | None:
+    """Nominal GB/s of one NVLink per direction, None where nothing tells.
+
+    The part's own figure comes first, then the generation's (unless the driver reports a clearly slower link, as
+    GA102 boards do), then what was reported.
+    """
+    if gpu.part is not None and gpu.part.fabric == "nvlink" and gpu.part.fabric_gbs_per_link:
+        return gpu.part.fabric_gbs_per_link
+    reported = known(link.gbs)
+    version = known(link.version)
+    nominal = NOMINAL_GBS.get(version) if version is not None else None
+    if nominal is not None and (reported is None or reported >= nominal):
+        return nominal
+    if reported is None:
+        return None
+    # A line rate a little above a nominal one is that one (26.562 is 25); anything else is taken as it is.
+    return next((n for n in (20.0, 25.0, 50.0) if n <= reported <= n * 1.08), reported)
+
+
+def active_links(gpu: Gpu) -> tuple[NvLink, ...] | None:
+    """The NVLinks that are up, None where it is not known."""
+    links = known(gpu.nvlinks)
+    return None if links is None else tuple(link for link in links if link.state == ACTIVE)
+
+
+def key(a: str, b: str) -> tuple[str, str]:
+    """The pair in address order."""
+    return (a, b) if sort_key(a) <= sort_key(b) else (b, a)
+
+
+def bonds(node: Node) -> Bonds:
+    """Every bonded pair of accelerators, by address in address order."""
+    found: dict[tuple[str, str], Bond] = {}
+    links_of = {gpu.address: active_links(gpu) or () for gpu in node.gpus}
+    by_address = {gpu.address: gpu for gpu in node.gpus}
+    for gpu in node.gpus:
+        direct: dict[str, list[NvLink]] = {}
+        for link in links_of[gpu.address]:
+            if link.remote in by_address and link.remote != gpu.address and link.remote_kind != "nvswitch":
+                direct.setdefault(link.remote, []).append(link)
+        for other, links in direct.items():
+            pair = key(gpu.address, other)
+            if pair not in found or (found[pair].links or 0) < len(links):
+                found[pair] = Bond(f"NV{len(links)}", len(links), _sum(gpu, tuple(links)))
+    switched = [g for g in node.gpus if switched_links(node, g)]
+    for i, a in enumerate(switched):
+        for b in switched[i + 1 :]:
+            fewer = min((a, b), key=lambda g: len(switched_links(node, g)))
+            links = switched_links(node, fewer)
+            found.setdefault(
+                key(a.address, b.address), Bond(f"NV{len(links)}", len(links), _sum(fewer, links), switched=True)
+            )
+    for link in node.accelerator_links:
+        count = known(link.links)
+        prefix = _PREFIX.get(link.kind.lower(), "XG")
+        if link.state != "inactive":
+            found[key(link.a, link.b)] = Bond(f"{prefix}{count or 1}", count, known(link.gbs))
+    for (a, b), kind in node.stated_paths.items():
+        if kind.startswith("NV") and kind[2:].isdigit() and a in by_address and b in by_address:
+            count = int(kind[2:])
+            each = _nominal(by_address[a])
+            found.setdefault(key(a, b), Bond(kind, count, each * count if each else None))
+    return found
+
+
+def switched_links(node: Node, gpu: Gpu) -> tuple[NvLink, ...]:
+    """The active NVLinks of a GPU that end at an NVSwitch.
+
+    Where the driver does not name the other end, a machine whose NVSwitches are seen has nothing else it could be.
+    """
+    links = active_links(gpu) or ()
+    told = tuple(link for link in links if link.remote_kind == "nvswitch")
+    if told or any(link.remote_kind != "unknown" for link in links):
+        return told
+    # Boards of up to four such GPUs may be wired directly; beyond that the links of a mesh would not suffice.
+    attached = gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower()
+    seen = any(d.kind == NVSWITCH for d in node.devices.values())
+    return links if seen or (attached and len(node.gpus) > 4) else ()
+
+
+def _sum(gpu: Gpu, links: tuple[NvLink, ...]) -> float | None:
+    rates = [link_gbs(gpu, link) for link in links]
+    known_rates = [rate for rate in rates if rate is not None]
+    return round(sum(known_rates), 3) if known_rates and len(known_rates) == len(rates) else None
+
+
+def _nominal(gpu: Gpu) -> float | None:
+    part = gpu.part
+    return part.fabric_gbs_per_link if part is not None and part.fabric == "nvlink" else None

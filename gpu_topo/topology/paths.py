@@ -1,0 +1,188 @@
+"""The way between two endpoints, with the meaning of `nvidia-smi topo -m`, and its narrowest link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpu_topo.model.address import slot_of, sort_key
+from gpu_topo.model.host import VIRTUAL_MACHINE
+from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
+from gpu_topo.model.pci import UPSTREAM_PORT
+from gpu_topo.model.reading import known
+from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
+from gpu_topo.topology.bonds import Bonds, bonds
+from gpu_topo.topology.tree import is_complete, port_type, root_bus
+
+MAX_ENDPOINTS = 64  # beyond this only pairs below one host bridge are listed, unless everything is asked for
+
+
+def endpoints(node: Node) -> list[Device]:
+    """GPUs, accelerators, NICs and storage in that order, each by address; virtual functions only in a guest that
+    sees nothing else."""
+    order = {GPU: 0, ACCELERATOR: 0, NIC: 1, STORAGE: 2}
+    chosen = [
+        d
+        for d in node.devices.values()
+        if d.kind in order and not (d.function.virtual_function and d.function.physical_function)
+    ]
+    return sorted(chosen, key=lambda d: (order[d.kind], sort_key(d.address)))
+
+
+def pair_key(a: str, b: str) -> tuple[str, str]:
+    """The two names in the order that Node.stated_paths and Node.p2p use."""
+    return (a, b) if sort_key(a) <= sort_key(b) else (b, a)
+
+
+class Router:
+    """Answers path questions of one Node; what several answers need is worked out once."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._functions = {address: device.function for address, device in node.devices.items()}
+        self._bonds: Bonds = bonds(node)
+        self._lanes: dict[str, tuple[str, ...]] = {}
+
+    def path(self, a: str, b: str) -> Path:
+        """The path between two addresses (or names that a recording uses instead)."""
+        bond = self._bonds.get(pair_key(a, b))
+        if bond is not None:
+            return Path(a, b, bond.kind, bond.gbs)
+        kind, via = self._pcie(a, b)
+        stated = self.node.stated_paths.get(pair_key(a, b))
+        if stated is not None and (kind == UNKNOWN_PATH or stated[:2] in ("NV", "XG", "HC")):
+            kind = stated
+        return Path(a, b, kind, self._narrowest(a, b, via), via)
+
+    def _chain(self, address: str) -> tuple[str, ...]:
+        """The path without the bridges that are part of a card: they are no step of the way."""
+        chain = self._lanes.get(address)
+        if chain is None:
+            devices = self.node.devices
+            path = devices[address].path
+            chain = tuple(s for s in path if s not in devices or not _internal(devices[s]))
+            self._lanes[address] = chain
+        return chain
+
+    def _pcie(self, a: str, b: str) -> tuple[str, tuple[str, ...]]:
+        devices = self.node.devices
+        if a not in devices or b not in devices:
+            return UNKNOWN_PATH, ()
+        up, down = self._chain(a), self._chain(b)
+        shared = 0
+        while shared < min(len(up), len(down)) - 1 and up[shared] == down[shared]:
+            shared += 1
+        if shared:
+            via = (*reversed(up[shared - 1 : -1]), *down[shared:-1])
+            # A guest may show its devices behind emulated bridges: that they share one says nothing of the host.
+            if self.node.platform.kind == VIRTUAL_MACHINE and not self._real(up[shared - 1]):
+                return UNKNOWN_PATH, via
+            return self._below(up[shared - 1], up[shared:], down[shared:]), via
+        via = (*reversed(up[:-1]), *down[:-1])
+        return self._above(devices[a], devices[b]), via
+
+    def _real(self, bridge: str) -> bool:
+        device = self.node.devices.get(bridge)
+        return device is not None and device.part is not None and device.part.switch_chip
+
+    def _below(self, common: str, up: tuple[str, ...], down: tuple[str, ...]) -> str:
+        """PIX or PXB for two endpoints whose deepest common bridge is `common`."""
+        device = self.node.devices.get(common)
+        if len(up) == 1 and len(down) == 1:
+            return PIX
+        kind = port_type(self._functions, device.function) if device is not None else None
+        # One switch: an upstream port on top, then one downstream port to each side. Without port types (NCCL XML)
+        # a switch is a single bridge, or a bridge with one more on each side.
+        if kind in (UPSTREAM_PORT, None) and len(up) <= 2 and len(down) <= 2:
+            return PIX
+        return PXB
+
+    def _above(self, a: Device, b: Device) -> str:
+        """PHB, NODE, SYS or UNKNOWN for two endpoints without a common bridge."""
+        node = self.node
+        if node.platform.kind == VIRTUAL_MACHINE:
+            return UNKNOWN_PATH
+        root_a = root_bus(self._functions, a.path)
+        root_b = root_bus(self._functions, b.path)
+        if root_a is not None and root_a == root_b:
+            return PHB
+        numa_a, numa_b = self._numa(a), self._numa(b)
+        if numa_a is not None and numa_b is not None and numa_a != numa_b:
+            return SYS
+        complete = is_complete(self._functions, a.path) and is_complete(self._functions, b.path)
+        rooted = complete or (a.function.host_bridge is not None and b.function.host_bridge is not None)
+        if not rooted:
+            return UNKNOWN_PATH
+        if numa_a is not None and numa_b is not None:
+            return NODE
+        return NODE if self._one_numa_node() else UNKNOWN_PATH
+
+    def _one_numa_node(self) -> bool:
+        platform = self.node.platform
+        nodes = known(platform.numa)
+        count = len(nodes) if nodes is not None else known(platform.numa_count)
+        return count == 1
+
+    def _numa(self, device: Device) -> int | None:
+        """The NUMA node of a device, else of the nearest bridge above that knows it."""
+        for address in reversed(device.path):
+            step = self.node.devices.get(address)
+            number = known(step.function.numa_node) if step is not None else None
+            if number is not None:
+                return number
+        return None
+
+    def _narrowest(self, a: str, b: str, via: tuple[str, ...]) -> float | None:
+        """The narrowest link on the way, None unless the links of both ends are known."""
+        devices = self.node.devices
+        if a not in devices or b not in devices:
+            return None
+        if slot_of(a) == slot_of(b):
+            return None  # two functions of one device: the traffic never leaves it
+        rates = []
+        up, down = devices[a].path, devices[b].path
+        shared = 0
+        while shared < min(len(up), len(down)) and up[shared] == down[shared]:
+            shared += 1
+        for address in (*up[shared:], *down[shared:]):
+            device = devices.get(address)
+            link = device.link if device is not None else None
+            # A link belongs to its lower end; a downstream or root port shows the same link from above.
+            if device is None or link is None or link.port is None and address not in (a, b):
+                continue
+            if link.gbs is not None and link.trusted:
+                rates.append(link.gbs)
+            elif address in (a, b):
+                return None
+        return min(rates) if len(rates) >= 2 else None
+
+
+def _internal(device: Device) -> bool:
+    return device.part is not None and device.part.internal_bridge
+
+
+def path(node: Node, a: str, b: str) -> Path:
+    """The path between two endpoints of a node, by address."""
+    return Router(node).path(a, b)
+
+
+def all_paths(node: Node, everything: bool = False) -> tuple[Path, ...]:
+    """GPU-GPU, GPU-NIC, GPU-storage and NIC-storage (accelerators like GPUs).
+
+    All pairs up to MAX_ENDPOINTS endpoints; beyond that only pairs below one host bridge, unless `everything`.
+    """
+    router = Router(node)
+    chosen = endpoints(node)
+    groups: Iterable[list[Device]] = [chosen]
+    if len(chosen) > MAX_ENDPOINTS and not everything:
+        by_root: dict[str, list[Device]] = {}
+        for device in chosen:
+            by_root.setdefault(device.path[0].rsplit(":", 1)[0] if device.path else device.address, []).append(device)
+        groups = by_root.values()
+    found = []
+    for group in groups:
+        for i, a in enumerate(group):
+            for b in group[i + 1 :]:
+                if a.kind in (NIC, STORAGE) and a.kind == b.kind:
+                    continue
+                found.append(router.path(a.address, b.address))
+    return tuple(found)

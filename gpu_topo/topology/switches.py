@@ -1,0 +1,130 @@
+"""Physical PCIe switches: all bridges of one chip are one switch, cascaded virtual bridges included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpu_topo.model.node import BRIDGE, Device, Switch
+from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, Function
+from gpu_topo.topology.tree import parent_of, port_type
+
+# Chips that enumerate their own inner bridges: a virtual switch below a virtual switch of one piece of silicon.
+# (vendor, device) -> the subsystem device ids of such inner ports as (value, mask).
+# Source: NVIDIA/nccl src/graph/topo.cc, ncclTopoFlattenBcmSwitches (PEX880xx and PEX890xx).
+_TWO_LEVEL: Mapping[tuple[int, int], tuple[tuple[int, int], ...]] = {
+    (0x1000, 0xC010): ((0xA000, 0xFF00),),
+    (0x1000, 0xC030): ((0x1000, 0xFF00), (0x0100, 0xFF00)),
+}
+
+
+def chip_of(devices: Mapping[str, Device], functions: Mapping[str, Function]) -> dict[str, str]:
+    """For every bridge that is a port of a switch chip, the chip's id: the address of its topmost port.
+
+    A chipset's or a card's own bridges are no switch that somebody could plug into; the catalogue tells them apart.
+    """
+    chips: dict[str, str] = {}
+    for address, device in devices.items():  # address order: parents may come later, so ports resolve recursively
+        if device.kind == BRIDGE:
+            _chip(devices, functions, address, chips)
+    return {port: chip for port, chip in chips.items() if chip}
+
+
+def _chip(devices: Mapping[str, Device], functions: Mapping[str, Function], address: str, chips: dict[str, str]) -> str:
+    """The chip that a bridge belongs to, "" where it is none; remembered in `chips`."""
+    known = chips.get(address)
+    if known is not None:
+        return known
+    chips[address] = ""  # ends a cycle in a damaged recording
+    device = devices[address]
+    function = functions[address]
+    above = devices.get(parent_of(function) or "")
+    kind = port_type(functions, function)
+    chip = ""
+    if device.part is not None and device.part.internal_bridge:
+        chip = ""
+    elif kind == UPSTREAM_PORT:
+        chip = address if _is_switch_chip(device, functions, address) else ""
+        if chip and above is not None and _inner(function, functions[above.address]):
+            chip = _chip(devices, functions, above.address, chips) or address
+    elif kind == DOWNSTREAM_PORT and above is not None:
+        chip = _chip(devices, functions, above.address, chips)
+    elif kind is None and device.part is not None and device.part.switch_chip:
+        # A recording without port types (NCCL XML): a switch part below a switch part is its downstream side.
+        same = above is not None and above.kind == BRIDGE and _same_id(function, functions[above.address])
+        chip = (_chip(devices, functions, above.address, chips) if same and above is not None else "") or address
+    chips[address] = chip
+    return chip
+
+
+def _is_switch_chip(device: Device, functions: Mapping[str, Function], address: str) -> bool:
+    """An upstream port is a switch's unless the catalogue knows it as part of a chipset or of a card."""
+    part = device.part
+    return part is None or part.switch_chip
+
+
+def _same_id(a: Function, b: Function) -> bool:
+    return a.vendor_id == b.vendor_id and a.device_id == b.device_id and a.device_id is not None
+
+
+def _inner(port: Function, above: Function) -> bool:
+    """Whether an upstream port is a virtual one inside the chip of the downstream port above it."""
+    if not _same_id(port, above):
+        return False
+    marks = _TWO_LEVEL.get((port.vendor_id or 0, port.device_id or 0))
+    if marks is None:
+        return False
+    subsystem = port.subsystem_device_id
+    if not subsystem:
+        return True  # not recorded: the family builds its virtual switches that way
+    return any(subsystem & mask == value for value, mask in marks)
+
+
+def build(devices: Mapping[str, Device], chips: Mapping[str, str]) -> dict[str, Switch]:
+    """The switches with their uplink and with what hangs below them, by id."""
+    ports: dict[str, list[str]] = {}
+    for port, chip in chips.items():
+        ports.setdefault(chip, []).append(port)
+    below: dict[str, list[Device]] = {chip: [] for chip in ports}
+    deepest: dict[str, set[str]] = {chip: set() for chip in ports}
+    for device in devices.values():
+        if device.switch in below and device.address not in chips:
+            below[device.switch].append(device)
+    for chip in ports:
+        deepest[chip] = {d.address for d in below[chip] if d.kind != BRIDGE and not d.function.virtual_function}
+    switches = {}
+    for chip, members in ports.items():
+        members.sort(key=lambda a: (len(devices[a].path), a))
+        uplink = devices[chip].link
+        capacity = _downstream_gbs(below[chip])
+        ratio = None
+        if capacity is not None and uplink is not None and uplink.expected_gbs:
+            ratio = round(capacity / uplink.expected_gbs, 2)
+        switches[chip] = Switch(
+            id=chip,
+            name=devices[chip].name,
+            ports=tuple(members),
+            uplink=uplink,
+            downstream=tuple(sorted(deepest[chip])),
+            downstream_gbs=capacity,
+            oversubscription=ratio,
+        )
+    return switches
+
+
+def _downstream_gbs(devices: list[Device]) -> float | None:
+    """What everything below can carry together, GB/s: each link once (the functions of one device share it)."""
+    total = 0.0
+    seen = set()
+    for device in devices:
+        link = device.link
+        slot = device.address.rsplit(".", 1)[0]
+        if link is None or not link.trusted or slot in seen or device.function.virtual_function:
+            continue
+        # A management endpoint or placeholder inside the chip carries no payload.
+        if device.part is not None and device.part.management:
+            continue
+        gbs = link.expected_gbs if link.expected_gbs is not None else link.gbs
+        if gbs:
+            seen.add(slot)
+            total += gbs
+    return round(total, 3) if seen else None
