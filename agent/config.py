@@ -1,0 +1,592 @@
+"""The configuration: one TOML file, every key also a flag, nothing half-configured.
+
+KEYS is the whole of it: what a key is called, what it takes, what it means when it is not there. Reading, flags,
+`gpu-topo config show` and the reference all come from that table. An unknown key or a bad value names its file, its
+line and the nearest right key, all of them at once; the agent does not start on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpu_topo.model.finding import Acceptance
+from gpu_topo.model.history import Policy
+from gpu_topo.model.reading import EMPTY
+
+if TYPE_CHECKING:
+    import argparse
+
+DEFAULT_FILE = "/etc/gpu-topo/gpu-topo.toml"
+ROLES = ("fabric", "storage", "management", "unused")
+EXPECTED = ("gpus", "accelerators", "nics", "nvswitches", "storage")
+
+
+class ConfigError(Exception):
+    """What is wrong with the configuration, for a person: one line a problem, each with what to do."""
+
+
+class Accepted(NamedTuple):
+    """A finding that is accepted as designed."""
+
+    code: str
+    subject: str
+    reason: str
+    by: str = ""
+    until: str | None = None  # YYYY-MM-DD, the last day on which it holds
+
+
+class Listen(NamedTuple):
+    """Where the daemon listens: host and port, or the path of a unix socket."""
+
+    host: str = ""  # "" means every interface
+    port: int = 0
+    path: str = ""  # of a unix socket; "" where it is TCP
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Config(NamedTuple):
+    """The configuration in force. Durations in seconds. A field is its key's name with _ for every . and -."""
+
+    root: str = "/"
+    scan_interval: float = 15.0
+    scan_timeout: float = 10.0
+    scan_events: bool = True
+    scan_settle: float = 1.0
+    scan_raise_after: int = 2
+    scan_clear_after: int = 2
+    scan_boot_grace: float = 900.0
+    web_listen_address: tuple[Listen, ...] = (Listen("127.0.0.1", 10119),)
+    web_config_file: str = ""
+    state_directory: str = ""
+    baseline_file: str = ""
+    log_level: str = "info"
+    metrics_nvlink_per_link: bool = False
+    thresholds_correctable_errors_per_hour: float = 100.0
+    thresholds_replays_per_hour: float = 100.0
+    thresholds_port_errors_per_hour: float = 10.0
+    thresholds_nvlink_errors_per_hour: float = 10.0
+    thresholds_flaps_per_hour: float = 2.0
+    expect: Mapping[str, int] = EMPTY
+    roles: Mapping[str, str] = EMPTY
+    exclude: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    accept: tuple[Accepted, ...] = ()
+    source: str | None = None  # the file that was read
+    origins: Mapping[str, str] = EMPTY  # key -> "FILE:LINE" or its flag, for what is no default
+
+
+# --- what a key may hold ------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A kind of value: read takes what TOML gives and raises ValueError; text turns a flag's text into that."""
+
+    takes: str  # for the reference and for messages
+    read: Callable[[Any], Any]
+    text: Callable[[str], Any]
+    toml: Callable[[Any], str]
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)(ms|s|m|h|d))+\Z")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def duration(raw: object) -> float:
+    """Seconds of "15s", "1h30m", "500ms" or a number of seconds; ValueError where it is none."""
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        return float(raw)
+    if isinstance(raw, str) and _DURATION.match(raw):
+        return sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(raw))
+    raise ValueError("takes a duration such as 15s, 500ms or 1h30m")
+
+
+def _show_duration(seconds: float) -> str:
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0)):
+        if seconds >= size and seconds % size == 0:
+            return f'"{seconds / size:g}{unit}"'
+    return f'"{seconds * 1000:g}ms"'
+
+
+def _number(raw: object) -> float:
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        return float(raw)
+    raise ValueError("takes a number")
+
+
+def _whole(raw: object) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    raise ValueError("takes a whole number")
+
+
+def _switch(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    raise ValueError("takes true or false")
+
+
+def _string(raw: object) -> str:
+    if isinstance(raw, str):
+        return raw
+    raise ValueError("takes a text")
+
+
+def _strings(raw: object) -> tuple[str, ...]:
+    if isinstance(raw, list) and all(isinstance(item, str) for item in raw):
+        return tuple(raw)
+    raise ValueError("takes a list of texts")
+
+
+def _read_number_text(text: str) -> object:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _pairs(text: str) -> dict[str, object]:
+    pairs: dict[str, object] = {}
+    for part in _split(text):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"takes name=value pairs, and {part!r} is none")
+        pairs[name.strip()] = _read_number_text(value.strip())
+    return pairs
+
+
+def quoted(text: str) -> str:
+    """A text as TOML writes it."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _toml_list(items: Sequence[object]) -> str:
+    return f"[{', '.join(quoted(str(item)) for item in items)}]"
+
+
+def _toml_table(table: Mapping[str, object]) -> str:
+    inside = ", ".join(f"{quoted(k)} = {quoted(v) if isinstance(v, str) else v}" for k, v in table.items())
+    return f"{{ {inside} }}" if inside else "{}"
+
+
+def _expect(raw: object) -> dict[str, int]:
+    if not isinstance(raw, Mapping):
+        raise ValueError("takes counts such as gpus=8,nics=8")
+    for name, count in raw.items():
+        if name not in EXPECTED:
+            raise ValueError(f"knows no {name!r}{_nearest(name, EXPECTED)}")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ValueError(f"takes a whole number for {name}")
+    return dict(raw)
+
+
+def _roles(raw: object) -> dict[str, str]:
+    if not isinstance(raw, Mapping):
+        raise ValueError("takes port=role pairs such as mlx5_4/1=storage")
+    for name, role in raw.items():
+        if role not in ROLES:
+            raise ValueError(f"knows no role {role!r} (for {name}){_nearest(str(role), ROLES)}")
+    return dict(raw)
+
+
+_LISTEN = re.compile(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^:\[\]/]*)):(\d{1,5})\Z")
+
+
+def listen(text: str) -> Listen:
+    """An address to listen on: HOST:PORT, :PORT, [IPV6]:PORT or unix:/PATH; ValueError where it is none."""
+    if text.startswith("unix:"):
+        path = text[len("unix:") :]
+        if path.startswith("/"):
+            return Listen(path=path)
+        raise ValueError(f"takes an absolute path after unix:, and {path!r} is none")
+    match = _LISTEN.match(text)
+    if not match or int(match[3]) > 65535:
+        raise ValueError(f"takes addresses such as 127.0.0.1:10119, :10119 or unix:/run/x.sock, and {text!r} is none")
+    return Listen(match[1] or match[2] or "", int(match[3]))
+
+
+def _listens(raw: object) -> tuple[Listen, ...]:
+    texts = _strings([raw] if isinstance(raw, str) else raw)
+    if not texts:
+        raise ValueError("takes at least one address")
+    return tuple(listen(text) for text in texts)
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d\Z")
+
+
+def _accepts(raw: object) -> tuple[Accepted, ...]:
+    if not isinstance(raw, list) or not all(isinstance(row, Mapping) for row in raw):
+        raise ValueError("takes tables, each headed [[accept]]")
+    return tuple(accepted(row) for row in raw)
+
+
+def accepted(row: Mapping[str, object]) -> Accepted:
+    """One accepted finding; ValueError where a field is missing, unknown or malformed."""
+    for name in row:
+        if name not in Accepted._fields:
+            raise ValueError(f"knows no {name!r}{_nearest(name, Accepted._fields)}")
+    for name in ("code", "subject", "reason"):
+        if not isinstance(row.get(name), str) or not row[name]:
+            raise ValueError(f"needs {name} (code, subject and reason say what is accepted, and why)")
+    until = None if row.get("until") is None else str(row["until"])[:10]  # TOML has dates of its own
+    if until is not None and not _is_date(until):
+        raise ValueError(f"takes until as a date such as 2030-12-31, and {row['until']} is none")
+    return Accepted(str(row["code"]), str(row["subject"]), str(row["reason"]), str(row.get("by") or ""), until)
+
+
+def _is_date(text: str) -> bool:
+    from datetime import date
+
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return bool(_DATE.match(text))
+
+
+def _accept_text(text: str) -> object:
+    row: dict[str, object] = {}
+    name = ""
+    for part in text.split(","):  # a reason may hold commas of its own
+        before, equals, after = part.partition("=")
+        if equals and before.strip() in Accepted._fields:
+            name = before.strip()
+            row[name] = after
+        elif name:
+            row[name] = f"{row[name]},{part}"
+        else:
+            raise ValueError("takes code=CODE,subject=SUBJECT,reason=WHY[,by=WHO][,until=DATE]")
+    return [row]
+
+
+def _toml_accepts(rows: Sequence[Accepted]) -> str:
+    tables = (_toml_table({k: v for k, v in row._asdict().items() if v}) for row in rows)
+    return f"[{', '.join(tables)}]"
+
+
+def _toml_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+DURATION = Kind("duration", duration, _read_number_text, _show_duration)
+NUMBER = Kind("number", _number, _read_number_text, lambda value: f"{value:g}")
+WHOLE = Kind("whole number", _whole, _read_number_text, str)
+SWITCH = Kind("true or false", _switch, str, _toml_bool)
+TEXT = Kind("text", _string, str, quoted)
+TEXTS = Kind("list", _strings, _split, _toml_list)
+LISTENS = Kind("list of addresses", _listens, _split, _toml_list)
+EXPECT = Kind("counts", _expect, _pairs, _toml_table)
+ROLE_TABLE = Kind("port = role", _roles, _pairs, _toml_table)
+ACCEPTS = Kind("tables [[accept]]", _accepts, _accept_text, _toml_accepts)
+
+
+class Key(NamedTuple):
+    """One key: its name in the file, dotted, which is also its flag."""
+
+    name: str
+    kind: Kind
+    help: str
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def field(self) -> str:
+        return self.name.replace(".", "_").replace("-", "_")
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def default(self) -> Any:
+        return Config._field_defaults[self.field]
+
+
+KEYS = (
+    Key("root", TEXT, "the machine to look at: / or a copied file tree"),
+    Key("scan.interval", DURATION, "time from one scan to the next", least=1, most=3600),
+    Key("scan.timeout", DURATION, "a scan's deadline; what has not answered by then is reported so", least=1, most=600),
+    Key("scan.events", SWITCH, "scan at once when the kernel says that a device came or went"),
+    Key("scan.settle", DURATION, "wait this long for more events before such a scan", least=0, most=60),
+    Key("scan.raise-after", WHOLE, "a finding is raised when it held for this many scans", least=1, most=100),
+    Key("scan.clear-after", WHOLE, "a finding is cleared when it was gone for this many scans", least=1, most=100),
+    Key("scan.boot-grace", DURATION, "how long after boot drivers, links and fabrics may still come up", least=0),
+    Key("web.listen-address", LISTENS, "where to serve: HOST:PORT, :PORT for every interface, or unix:/PATH"),
+    Key("web.config.file", TEXT, "TLS and basic auth, in the exporter-toolkit's YAML format"),
+    Key("state.directory", TEXT, "where state is kept over restarts; default: systemd's $STATE_DIRECTORY, else none"),
+    Key("baseline.file", TEXT, "the saved baseline; default: baseline.json in the state directory"),
+    Key("log.level", TEXT, "the least important messages to log", choices=("debug", "info", "warning", "error")),
+    Key("metrics.nvlink-per-link", SWITCH, "one series for each NVLink (144 on an eight-GPU node) instead of sums"),
+    Key("thresholds.correctable-errors-per-hour", NUMBER, "PCIe correctable errors of one device", least=0),
+    Key("thresholds.replays-per-hour", NUMBER, "PCIe replays of one GPU", least=0),
+    Key("thresholds.port-errors-per-hour", NUMBER, "errors of one RDMA port", least=0),
+    Key("thresholds.nvlink-errors-per-hour", NUMBER, "NVLink errors of one GPU", least=0),
+    Key("thresholds.flaps-per-hour", NUMBER, "times that one RDMA port goes down", least=0),
+    Key("expect", EXPECT, f"how many there must be: {', '.join(EXPECTED)}"),
+    Key("roles", ROLE_TABLE, f"what a port is for, where it cannot be told: {', '.join(ROLES)}"),
+    Key("exclude", TEXTS, "addresses and device names that are not read at all"),
+    Key("only", TEXTS, "judge by these rules only"),
+    Key("skip", TEXTS, "judge by all rules but these"),
+    Key("accept", ACCEPTS, "findings that are as designed: code, subject, reason, and by, until if you like"),
+)
+_BY_NAME = {key.name: key for key in KEYS}
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f" (it knows {', '.join(names)})"
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def add_flags(parser: argparse._ActionsContainer, names: Collection[str] = tuple(_BY_NAME)) -> None:
+    """A flag for each of the named keys, and --config.file. Repeated list flags add up."""
+    import argparse
+
+    parser.add_argument("--config.file", metavar="FILE", default=None, help=f"configuration (default: {DEFAULT_FILE})")
+    for key in KEYS:
+        if key.name not in names:
+            continue
+        if key.kind is SWITCH:
+            parser.add_argument(
+                key.flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=key.help
+            )
+        else:
+            parser.add_argument(
+                key.flag, metavar=key.field.rpartition("_")[2].upper(), action="append", default=argparse.SUPPRESS,
+                help=f"{key.help.replace('%', '%%')} (default: {_shown(key, key.default)})",
+            )  # fmt: skip
+
+
+def flags_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The keys that were given as flags, by name, and nothing else."""
+    given = vars(args)
+    return {key.name: given[key.name] for key in KEYS if key.name in given}
+
+
+def load(path: str | None = None, flags: Mapping[str, Any] = EMPTY, codes: Collection[str] = ()) -> Config:
+    """The configuration from its file (None: DEFAULT_FILE where there is one) and flags, which win.
+
+    flags: key name -> list of texts, or a bool. codes: the rules that exist, so that a wrong one is told.
+    Raises ConfigError with every problem, a line each.
+    """
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    file = path or DEFAULT_FILE
+    text = _read(file, must=path is not None)
+    if text is not None:
+        for name, raw, line in _entries(_parse(text, file), text):
+            where = f"{file}:{line}" if line else file
+            key = _BY_NAME.get(name)
+            if key is None:
+                problems.append(f"{where}: unknown key {name!r}{_nearest(name, _BY_NAME)}")
+            else:
+                _set(key, raw, where, values, origins, problems, codes)
+    for name, given in flags.items():
+        key = _BY_NAME[name]
+        try:
+            raw = given if isinstance(given, bool) else _joined(key, [key.kind.text(one) for one in given])
+        except ValueError as error:
+            problems.append(f"{key.flag} {error}")
+            continue
+        _set(key, raw, key.flag, values, origins, problems, codes)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    config = Config(**values, source=file if text is not None else None, origins=origins)
+    return config._replace(state_directory=config.state_directory or _systemd_state())
+
+
+def _systemd_state() -> str:
+    return os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+
+
+def _joined(key: Key, raws: list[Any]) -> Any:
+    """Several flags of one key: lists and tables add up, of anything else the last counts."""
+    if all(isinstance(raw, list) for raw in raws):
+        return [item for raw in raws for item in raw]
+    if all(isinstance(raw, dict) for raw in raws):
+        return {name: value for raw in raws for name, value in raw.items()}
+    return raws[-1]
+
+
+def _read(path: str, must: bool) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        if not must:
+            return None
+        raise ConfigError(f"{path}: no such file; give --config.file the configuration's path") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); TOML files are UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parse(text: str, path: str) -> dict[str, Any]:
+    from importlib import import_module
+
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        table: dict[str, Any] = toml.loads(text)
+    except ValueError as error:
+        message, _, where = str(error).partition(" (at ")
+        line = match[1] if (match := re.match(r"line (\d+)", where)) else len(text.splitlines())
+        raise ConfigError(f"{path}:{line}: not TOML: {message}") from None
+    return table
+
+
+def _entries(table: Mapping[str, Any], text: str, prefix: str = "") -> Iterator[tuple[str, Any, int | None]]:
+    """Each key of the file with its value and its line: a table that is no key's value is gone into."""
+    for part, raw in table.items():
+        name = prefix + part
+        inside = isinstance(raw, dict) and name not in _BY_NAME
+        if inside and any(key.startswith(f"{name}.") for key in _BY_NAME):
+            yield from _entries(raw, text, f"{name}.")
+        else:
+            yield name, raw, line_of(text, name)
+
+
+_HEADER = re.compile(r"\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}\s*(?:#.*)?\Z")
+_ASSIGNMENT = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
+
+
+def line_of(text: str, name: str) -> int | None:
+    """The line of a dotted key in a TOML text, the first that sets it or something in it; None where none shows it."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = _plain(header[1])
+            found = table
+        elif assignment := _ASSIGNMENT.match(line):
+            found = f"{table}.{_plain(assignment[1])}" if table else _plain(assignment[1])
+        else:
+            continue
+        if found == name or found.startswith(f"{name}."):
+            return number
+    return None
+
+
+def _plain(dotted: str) -> str:
+    return re.sub(r"\s*\.\s*", ".", dotted).replace('"', "").replace("'", "")
+
+
+def _set(
+    key: Key,
+    raw: object,
+    where: str,
+    values: dict[str, Any],
+    origins: dict[str, str],
+    problems: list[str],
+    codes: Collection[str],
+) -> None:
+    try:
+        value = key.kind.read(raw)
+        _check(key, value, codes)
+    except ValueError as error:
+        problems.append(f"{where}: {key.name} {error}")
+        return
+    values[key.field] = value
+    origins[key.name] = where
+
+
+def _check(key: Key, value: Any, codes: Collection[str]) -> None:
+    if key.choices and value not in key.choices:
+        raise ValueError(f"takes one of {', '.join(key.choices)}, not {value!r}")
+    if key.least is not None and not value >= key.least:  # so that NaN is refused, too
+        raise ValueError(f"is at least {_shown(key, key.least)}, not {_shown(key, value)}")
+    if key.most is not None and not value <= key.most:
+        raise ValueError(f"is at most {_shown(key, key.most)}, not {_shown(key, value)}")
+    if codes and key.name in ("only", "skip", "accept"):
+        for item in value:
+            code = item.code if isinstance(item, Accepted) else item
+            if code not in codes:
+                raise ValueError(f"names no rule {code!r}{_near_rule(code, codes)}")
+
+
+def _near_rule(code: str, codes: Collection[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(code, codes, n=1)
+    return f"; did you mean {close[0]!r}?" if close else " (`gpu-topo rules` lists them)"
+
+
+# --- showing ------------------------------------------------------------------------------------------------------
+
+
+def _shown(key: Key, value: Any) -> str:
+    return key.kind.toml(value)
+
+
+def show(config: Config) -> str:
+    """The configuration in force as TOML, each value with where it comes from."""
+    lines = []
+    for key in KEYS:
+        origin = config.origins.get(key.name, "default")
+        lines.append(f"{key.name} = {_shown(key, getattr(config, key.field))}  # {origin}")
+    return "\n".join(lines) + "\n"
+
+
+def example() -> str:
+    """A configuration file that sets nothing: every key with its default and its meaning, commented out."""
+    lines = ["# gpu-topo's configuration. Every line shows its default; every key is also a flag of `gpu-topo serve`."]
+    for key in KEYS:
+        lines += ["", f"# {key.help}", f"# {key.name} = {_shown(key, key.default)}"]
+    return "\n".join(lines) + "\n"
+
+
+def reference() -> str:
+    """The table of keys for the README, as Markdown."""
+    rows = ["| key and flag | takes | default | what it is |", "|---|---|---|---|"]
+    for key in KEYS:
+        takes = ", ".join(key.choices) or key.kind.takes
+        rows.append(f"| `{key.name}` | {takes} | `{_shown(key, key.default)}` | {key.help} |")
+    return "\n".join(rows) + "\n"
+
+
+# --- what the rules need ------------------------------------------------------------------------------------------
+
+
+def policy(config: Config, today: str, baseline: Sequence[Accepted] = ()) -> Policy:
+    """What the rules need to know. today: YYYY-MM-DD; acceptances (the baseline's too) end after their last day."""
+    holding = [row for row in (*baseline, *config.accept) if row.until is None or today <= row.until]
+    return Policy(
+        expect=config.expect,
+        roles=config.roles,
+        exclude=frozenset(config.exclude),
+        accepted={(row.code, row.subject): Acceptance(row.by, row.reason, row.until) for row in holding},
+        only=frozenset(config.only),
+        skip=frozenset(config.skip),
+        correctable_per_hour=config.thresholds_correctable_errors_per_hour,
+        replays_per_hour=config.thresholds_replays_per_hour,
+        port_errors_per_hour=config.thresholds_port_errors_per_hour,
+        flaps_per_hour=config.thresholds_flaps_per_hour,
+        nvlink_errors_per_hour=config.thresholds_nvlink_errors_per_hour,
+        boot_grace_seconds=config.scan_boot_grace,
+        now=today,
+    )

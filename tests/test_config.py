@@ -1,0 +1,201 @@
+"""The configuration is whole or refused, and what is wrong is named with its line and the nearest right key."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpu_topo.agent import config
+from gpu_topo.agent.config import Accepted, Config, ConfigError, Listen
+from gpu_topo.model.finding import Acceptance
+
+Write = Callable[[str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def to(text: str) -> str:
+        path = tmp_path / "gpu-topo.toml"
+        path.write_text(text)
+        return str(path)
+
+    return to
+
+
+def flags(*args: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    config.add_flags(parser)
+    return config.flags_of(parser.parse_args(list(args)))
+
+
+def refused(path: str, **given: list[str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, {name.replace("_", "."): value for name, value in given.items()})
+    return str(caught.value).replace(path, "FILE")
+
+
+def test_every_key_is_a_field_and_every_field_a_key() -> None:
+    """The table of keys and the typed configuration name the same things."""
+    assert [key.field for key in config.KEYS] == [name for name in Config._fields if name not in ("source", "origins")]
+
+
+def test_every_default_is_a_value_that_its_key_takes(write: Write) -> None:
+    """What `show` writes is read back as the same configuration, for every key."""
+    shown = config.show(Config())
+    assert config.load(write(shown))._replace(source=None, origins={}) == Config(origins={})
+
+
+def test_the_example_sets_nothing(write: Write) -> None:
+    """The example file is all comments; with the comment signs of its keys taken away it sets the defaults."""
+    text = config.example()
+    assert config.load(write(text))._replace(source=None) == Config(origins={})
+    bare = "\n".join(line[2:] if " = " in line and line.startswith("# ") else line for line in text.splitlines()[1:])
+    assert config.load(write(bare))._replace(source=None, origins={}) == Config(origins={})
+
+
+def test_a_full_file_is_read(write: Write) -> None:
+    """Tables, dotted keys, durations, lists and accepted findings become typed values."""
+    path = write("""
+exclude = ["0000:03:00.0", "mlx5_9"]
+[scan]
+interval = "1m30s"
+timeout = 20
+[web]
+listen-address = [":10119", "unix:/run/gpu-topo.sock", "[::1]:9000"]
+config.file = "/etc/web.yml"
+[expect]
+gpus = 8
+[roles]
+mlx5_4 = "storage"
+[[accept]]
+code = "pcie-slot-limited"
+subject = "0000:17:00.0"
+reason = "riser, known"
+until = 2030-01-31
+""")
+    found = config.load(path)
+    assert found.scan_interval == 90
+    assert found.scan_timeout == 20
+    assert found.web_listen_address == (Listen("", 10119), Listen(path="/run/gpu-topo.sock"), Listen("::1", 9000))
+    assert [str(where) for where in found.web_listen_address] == [":10119", "unix:/run/gpu-topo.sock", "[::1]:9000"]
+    assert found.web_config_file == "/etc/web.yml"
+    assert found.expect == {"gpus": 8}
+    assert found.roles == {"mlx5_4": "storage"}
+    assert found.exclude == ("0000:03:00.0", "mlx5_9")
+    assert found.accept == (Accepted("pcie-slot-limited", "0000:17:00.0", "riser, known", until="2030-01-31"),)
+
+
+def test_every_key_is_a_flag(write: Write) -> None:
+    """Flags win over the file; repeated lists add up; a switch has its negation."""
+    path = write('exclude = ["a"]\nscan.events = true\nlog.level = "error"')
+    accept = "code=x,subject=y,reason=one, two,by=me"
+    given = flags("--exclude", "b,c", "--exclude=d", "--no-scan.events", "--scan.interval", "500ms",
+                  "--scan.interval=2s", "--expect", "gpus=8,nics=4", "--accept", accept)  # fmt: skip
+    found = config.load(path, given)
+    assert found.exclude == ("b", "c", "d")
+    assert found.scan_events is False
+    assert found.scan_interval == 2
+    assert found.log_level == "error"
+    assert found.expect == {"gpus": 8, "nics": 4}
+    assert found.accept == (Accepted("x", "y", "one, two", "me"),)
+    assert found.origins["exclude"] == "--exclude"
+    assert found.origins["log.level"] == f"{path}:3"
+    parser = argparse.ArgumentParser()
+    config.add_flags(parser)
+    assert all(key.flag in parser.format_help() for key in config.KEYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[scan]\n\nintervall = 15", "FILE:3: unknown key 'scan.intervall'; did you mean 'scan.interval'?"),
+        ("[skan]\ninterval = 15", "FILE:1: unknown key 'skan'"),
+        ("\n[scan]\ninterval = '15 parsecs'", "FILE:3: scan.interval takes a duration such as 15s, 500ms or 1h30m"),
+        ("scan.interval = '1ms'", 'FILE:1: scan.interval is at least "1s", not "1ms"'),
+        ("scan.interval = nan", "FILE:1: scan.interval is at least"),
+        ("scan.raise-after = true", "FILE:1: scan.raise-after takes a whole number"),
+        ("scan = 3", "FILE:1: unknown key 'scan'"),
+        ("exclude = 'x'", "FILE:1: exclude takes a list of texts"),
+        ("log.level = 'loud'", "FILE:1: log.level takes one of debug, info, warning, error, not 'loud'"),
+        ("web.listen-address = ['10119']", "FILE:1: web.listen-address takes addresses such as"),
+        ("web.listen-address = ['h:99999']", "FILE:1: web.listen-address takes addresses such as"),
+        ("web.listen-address = ['unix:x']", "FILE:1: web.listen-address takes an absolute path"),
+        ("web.listen-address = []", "FILE:1: web.listen-address takes at least one address"),
+        ("[expect]\ngpu = 8", "FILE:1: expect knows no 'gpu'; did you mean 'gpus'?"),
+        ("[expect]\ngpus = -1", "FILE:1: expect takes a whole number for gpus"),
+        ("[roles]\nmlx5_0 = 'store'", "FILE:1: roles knows no role 'store' (for mlx5_0); did you mean 'storage'?"),
+        ("[[accept]]\ncode='a'\nsubject='b'", "FILE:1: accept needs reason"),
+        ("[[accept]]\ncode='a'\nsubject='b'\nreason='c'\nuntill='2030'", "FILE:1: accept knows no 'untill'"),
+        ("[[accept]]\ncode='a'\nsubject='b'\nreason='c'\nuntil='soon'", "FILE:1: accept takes until as a date"),
+        ("a = [", "FILE:1: not TOML: Invalid value"),
+        ("a = 1\na = 2", "FILE:2: not TOML: Cannot overwrite a value"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(write: Write, text: str, message: str) -> None:
+    """Each mistake is one line with the file, the line and what is right."""
+    told = refused(write(text))
+    assert told.startswith(message)
+    assert "\n" not in told
+
+
+def test_all_mistakes_are_told_at_once(write: Write) -> None:
+    """Two mistakes are two lines, so that a file is mended in one go."""
+    assert len(refused(write("x = 1\nscan.interval = 0")).splitlines()) == 2
+
+
+def test_a_bad_flag_is_named() -> None:
+    """A mistake in a flag names the flag."""
+    with pytest.raises(ConfigError, match=r"--expect takes name=value pairs, and 'gpus' is none"):
+        config.load(flags=flags("--expect", "gpus"))
+
+
+def test_a_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
+    """A file named by the user must be there and be text; the default file need not."""
+    assert refused(str(tmp_path / "none.toml")).startswith("FILE: no such file")
+    (tmp_path / "binary.toml").write_bytes(b"a = '\xff'")
+    assert refused(str(tmp_path / "binary.toml")).startswith("FILE: not UTF-8 text (byte 5)")
+    assert refused(str(tmp_path)).startswith("FILE: cannot be read: Is a directory")
+
+
+def test_a_rule_that_does_not_exist_is_an_error(write: Write) -> None:
+    """only, skip and accept name rules that exist."""
+    path = write("skip = ['pcie-width-degarded']")
+    with pytest.raises(ConfigError, match="did you mean 'pcie-width-degraded'"):
+        config.load(path, codes=("pcie-width-degraded", "port-down"))
+
+
+def test_state_directory_comes_from_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a setting the state directory is the one that systemd made for the unit."""
+    monkeypatch.setenv("STATE_DIRECTORY", "/var/lib/gpu-topo:/var/lib/other")
+    assert config.load().state_directory == "/var/lib/gpu-topo"
+    assert config.load(flags=flags("--state.directory", "/x")).state_directory == "/x"
+
+
+def test_acceptances_end_after_their_last_day() -> None:
+    """An acceptance holds through its last day; the configuration's wins over the baseline's."""
+    row = Accepted("a", "b", "why", "me", "2030-01-31")
+    given = Config(accept=(row,))
+    assert config.policy(given, "2030-01-31").accepted == {("a", "b"): Acceptance("me", "why", "2030-01-31")}
+    assert config.policy(given, "2030-02-01").accepted == {}
+    older = row._replace(reason="older", until=None)
+    assert config.policy(given, "2030-01-31", [older]).accepted[("a", "b")].reason == "why"
+    assert config.policy(given, "2030-02-01", [older]).accepted[("a", "b")].reason == "older"
+
+
+def test_thresholds_reach_the_rules(write: Write) -> None:
+    """What the operator decided is what the rules are given."""
+    path = write("thresholds.flaps-per-hour = 7\nscan.boot-grace = '5m'\nskip = ['x']\n[expect]\nnics = 2")
+    found = config.policy(config.load(path), "2030-01-01")
+    assert (found.flaps_per_hour, found.boot_grace_seconds) == (7, 300)
+    assert found.skip == {"x"}
+    assert found.expect == {"nics": 2}
+    assert math.isclose(found.correctable_per_hour, 100)
+
+
+def test_the_reference_lists_every_key() -> None:
+    """The README's table has a row for each key."""
+    assert len(config.reference().splitlines()) == len(config.KEYS) + 2
