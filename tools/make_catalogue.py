@@ -1,0 +1,277 @@
+"""Makes gpu_topo/catalogue/*.csv from a folder of reference tables: `python tools/make_catalogue.py FOLDER`.
+
+The tables (gpus.csv, nics.csv, nic_psid.csv, nvswitches.csv, pcie_switches.csv, baseboards.csv) hold far more than
+the product looks at. What comes out is sorted, holds the columns in use and the source of each row, and no field has
+a comma or a quote in it, so that the product cuts a row at its commas without a parser.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+Row = Mapping[str, str]
+OUT = Path(__file__).resolve().parents[1] / "gpu_topo" / "catalogue"
+PCI_IDS = "pciutils/pciids:pci.ids (2023-04-10)"
+GTS = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
+
+# Bridges that the tables lack: vendor, device, name, role. Names as in pci.ids.
+MORE_BRIDGES = (
+    ("1000", "02b2", "Virtual PCIe Placeholder Endpoint", "placeholder"),
+    ("10de", "05b1", "NF200 PCIe 2.0 switch", "switch"),
+    ("10de", "05b8", "NF200 PCIe 2.0 switch for GTX 295", "internal"),
+    ("10de", "05be", "NF200 PCIe 2.0 switch for Quadro Plex and Tesla S", "switch"),
+    ("1022", "43b0", "X370 Series Chipset PCIe Upstream Port", "chipset"),
+    ("1022", "43b4", "300 Series Chipset PCIe Port", "chipset"),
+    ("1022", "43c6", "400 Series Chipset PCIe Bridge", "chipset"),
+    ("1022", "43c7", "400 Series Chipset PCIe Port", "chipset"),
+    ("1022", "43e9", "500 Series Chipset Switch Upstream Port", "chipset"),
+    ("1022", "43ea", "500 Series Chipset Switch Downstream Port", "chipset"),
+    ("1022", "43f4", "600 Series Chipset PCIe Switch Upstream Port", "chipset"),
+    ("1022", "43f5", "600 Series Chipset PCIe Switch Downstream Port", "chipset"),
+    ("1022", "57a3", "Matisse PCIe GPP Bridge", "chipset"),
+    ("1022", "57a4", "Matisse PCIe GPP Bridge", "chipset"),
+    ("1022", "57ad", "Matisse Switch Upstream", "chipset"),
+    ("1d17", "071f", "ZX-200 Upstream Port of PCI Express Switch", "chipset"),
+    ("1d17", "0721", "ZX-200 Downstream Port of PCI Express Switch", "chipset"),
+    ("8086", "1d3f", "C608/C606/X79 series chipset PCI Express Virtual Switch Port", "chipset"),
+    ("8086", "1d74", "C608/C606/X79 series chipset PCI Express Upstream Port", "chipset"),
+    ("8086", "3500", "6311ESB/6321ESB PCI Express Upstream Port", "chipset"),
+    ("8086", "3501", "6310ESB PCI Express Upstream Port", "chipset"),
+    ("8086", "3510", "6311ESB/6321ESB PCI Express Downstream Port E1", "chipset"),
+    ("8086", "3511", "6310ESB PCI Express Downstream Port E1", "chipset"),
+    ("8086", "3514", "6311ESB/6321ESB PCI Express Downstream Port E2", "chipset"),
+    ("8086", "3515", "6310ESB PCI Express Downstream Port E2", "chipset"),
+    ("8086", "3518", "6311ESB/6321ESB PCI Express Downstream Port E3", "chipset"),
+    ("8086", "3519", "6310ESB PCI Express Downstream Port E3", "chipset"),
+)
+
+# Model names as the NVIDIA driver prints them, where the catalogue's own name differs by more than case and hyphens.
+README = "NVIDIA/open-gpu-kernel-modules:README.md@015742d32fa615353199b11589ecaba828040859 (supported GPUs)"
+DRIVER_NAMES = (
+    ("A100 80GB PCIe", "20b5"),
+    ("A100-PCIE-40GB", "20f1"),
+    ("A100-SXM-64GB", "20b3"),
+    ("A800 80GB PCIe", "20f5"),
+    ("H100 80GB HBM3", "2330"),
+    ("H100 NVL", "2321"),
+    ("H100 PCIe", "2331"),
+    ("H200", "2335"),
+    ("H800", "2324"),
+    ("H800 PCIe", "2322"),
+    ("GH200 120GB", "2342"),
+    ("GH200 480GB", "2342"),
+    ("GeForce RTX 2080 Ti", "1e07"),
+    ("GeForce RTX 2080", "1e87"),
+    ("GeForce RTX 3050", "2507"),
+    ("GeForce RTX 3060", "2503"),
+    ("GeForce RTX 3080", "2216"),
+    ("GeForce RTX 4060 Ti", "2805"),
+    ("Quadro RTX 6000", "1e30"),
+)
+
+ROLES = {
+    "switch port": "switch",
+    "switch port (upstream or downstream)": "switch",
+    "switch port (upstream or downstream) plus management endpoint": "switch",
+    "switch port inside a NIC, DPU or converged board": "internal",
+    "switch port inside a NIC": "internal",
+    "switch port inside a GPU": "internal",
+    "internal switch port": "chipset",
+    "CPU root port": "root",
+    "bridge": "root",
+    "virtual bridge": "virtual",
+    "management endpoint": "management",
+    "placeholder endpoint": "placeholder",
+    "non-transparent or DMA endpoint": "management",
+}
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a table; a comma that its author forgot to quote belongs to the source column."""
+    with path.open(newline="") as file:
+        lines = list(csv.reader(file))
+    header = lines[0]
+    source = header.index("source")
+    rows = []
+    for line in lines[1:]:
+        extra = len(line) - len(header)
+        joined = ",".join(line[source : source + 1 + extra])
+        rows.append(dict(zip(header, [*line[:source], joined, *line[source + 1 + extra :]], strict=True)))
+    return rows
+
+
+def plain(text: str) -> str:
+    """Text without the characters that CSV would have to quote, and without numbers that mean nothing outside."""
+    text = re.sub(r" \(index id \d+\)", "", text)
+    return text.replace('"', "'").replace(", ", "; ").replace(",", ";").replace("\n", " ").strip()
+
+
+def write(name: str, header: str, rows: Iterable[Iterable[str]]) -> None:
+    """One table of the catalogue, sorted, one row a line."""
+    lines = sorted({",".join(plain(field) for field in row) for row in rows})
+    columns = header.count(",") + 1
+    for line in lines:
+        if line.count(",") + 1 != columns:
+            raise SystemExit(f"{name}: {line} does not have {columns} columns")
+    (OUT / name).write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+
+
+def number(text: str) -> str:
+    """The figure a cell begins with; nothing where it is announced only or depends on the board."""
+    match = re.match(r"\d+(?:\.\d+)?", text)
+    return "" if match is None or "announced" in text or "or lower" in text else match[0]
+
+
+def gpu(row: Row) -> tuple[str, ...]:
+    """The product's columns of one row of gpus.csv."""
+    idle = row["idle_pcie_downshift"] if row["idle_confidence"] == "verified" else ""
+    gts = GTS.get(row["pcie_max_gen"], "")
+    return (
+        row["vendor_id"],
+        row["device_id"],
+        row["subsystem_id"],
+        row["name"].replace(" (alt id)", ""),
+        row["arch"],
+        row["form_factor"],
+        row["market"],
+        gts,
+        row["pcie_max_lanes"],
+        row["pcie_confidence"] if gts or row["pcie_max_lanes"] else "",
+        row["fabric"],
+        row["fabric_links"],
+        number(row["gbps_per_link_per_dir"]),
+        row["fabric_attach"],
+        row["fabric_confidence"],
+        "yes" if row["c2c"] else "",
+        idle,
+        row["source"],
+    )
+
+
+def nic(row: Row) -> tuple[str, ...]:
+    """The product's columns of one row of nics.csv."""
+    role = {"nic": "nic", "dpu": "nic", "vf": "vf"}.get(row["role"], "management")
+    gts = GTS.get(row["pcie_max_gen"], "")
+    return (
+        row["vendor_id"],
+        row["device_id"],
+        row["name"],
+        role,
+        gts,
+        row["pcie_max_lanes"],
+        row["spec_confidence"] if gts else "",
+        number(row["port_max_gbps"]),
+        row["source"],
+    )
+
+
+def bridge(row: Row) -> tuple[str, ...] | None:
+    """One row of pcie_switches.csv; None for what is neither a bridge nor inside a switch."""
+    role = ROLES.get(row["kind"])
+    if role is None:
+        return None
+    # GPUs hang below the switch of a ConnectX-8: there it is the board's switch and not a bridge inside a card.
+    if row["vendor_id"] == "15b3" and "PCIe Switch" in row["name"]:
+        role = "switch"
+    return row["vendor_id"], row["device_id"], row["name"], role, row["source"]
+
+
+# Rates that a board is sold with, by what its documents call them: Gb/s of one port.
+_RATE = re.compile(r"(\d+) ?(?:GbE|Gb/sec)|\b(HDR100|NDR200|HDR|NDR|XDR|EDR)\b")
+_NAMED = {"EDR": 100, "HDR100": 100, "HDR": 200, "NDR200": 200, "NDR": 400, "XDR": 800}
+
+
+def psid(row: Row) -> tuple[str, ...] | None:
+    """One row of nic_psid.csv; None where the table has no rate."""
+    text = row["port_speed_string_expected"] or row["max_speed"]
+    if row["port_speed_string_expected"]:
+        text = text.partition("(")[0]  # "400 Gb/sec (4X NDR)": the number decides, the name is of a lane
+    rates = [int(figure) if figure else _NAMED[name] for figure, name in _RATE.findall(text)]
+    return (row["psid"], row["device_family"], str(max(rates)), row["confidence"], row["source"]) if rates else None
+
+
+def baseboard(row: Row) -> tuple[str, ...] | None:
+    """One row of baseboards.csv; None where it is not one board with a number of GPUs."""
+    if not row["gpus"].isdigit():
+        return None
+    ids = " ".join(part if ":" in part else f"10de:{part}" for part in row["gpu_device_ids"].split(","))
+    ids = re.sub(r"\b10de:(7[0-9a-f]{3})\b", r"1002:\1", ids)
+    fabric = row["fabric"].lower()
+    if "cube" in fabric:
+        kind = "cube-mesh"
+    elif "rack" in fabric:
+        kind = "rack"
+    elif fabric.startswith("nvswitch"):
+        kind = "nvswitch"
+    elif "bridge" in fabric:
+        kind = "bridge"
+    else:
+        kind = "ring" if "ring" in fabric else "mesh"
+    # NVSwitches of the fourth generation and those of a rack are no PCI devices of the node.
+    visible = "" if kind not in ("nvswitch", "rack") else "no" if kind == "rack" or "gen 4" in fabric else "yes"
+    per_pair = re.match(r"(\d+)(?: per pair| \(0 when)", row["pairwise_link_count_expected"])
+    confidence = row["confidence"] if row["confidence"] in ("verified", "one_source") else "inferred"
+    return (
+        row["baseboard"],
+        row["gpus"],
+        ids,
+        kind,
+        row["switch_chips"] if kind != "rack" and row["switch_chips"].isdigit() else "",
+        visible,
+        row["links_per_gpu"],
+        per_pair[1] if per_pair else "",
+        confidence,
+        row["source"],
+    )
+
+
+def main(folder: Path) -> None:
+    """Writes every table of the catalogue."""
+    write(
+        "gpus.csv",
+        "vendor,device,subsystem,name,arch,form_factor,market,pcie_gts,pcie_lanes,pcie_confidence,"
+        "fabric,links,gbs_per_link,attach,fabric_confidence,c2c,idle_downshift,source",
+        map(gpu, read(folder / "gpus.csv")),
+    )
+    write("gpu_names.csv", "name,vendor,device,source", ((name, "10de", ids, README) for name, ids in DRIVER_NAMES))
+    write(
+        "nics.csv",
+        "vendor,device,name,role,pcie_gts,pcie_lanes,pcie_confidence,port_gbps,source",
+        (nic(row) for row in read(folder / "nics.csv") if row["role"] != "bridge"),
+    )
+    write(
+        "psids.csv", "psid,family,port_gbps,confidence,source", filter(None, map(psid, read(folder / "nic_psid.csv")))
+    )
+    switches = read(folder / "nvswitches.csv")
+    write(
+        "nvswitches.csv",
+        "vendor,device,name,source",
+        (
+            (row["vendor_id"], row["device_id"], row["name"], row["source"])
+            for row in switches
+            if row["pci_class"] == "068000"
+        ),
+    )
+    bridges = [line for row in read(folder / "pcie_switches.csv") if (line := bridge(row))]
+    bridges += [
+        (row["vendor_id"], row["device_id"], row["name"], "internal", row["source"])
+        for row in switches
+        if "variant" in row["name"]
+    ]
+    bridges += [(*more, PCI_IDS) for more in MORE_BRIDGES]
+    write("bridges.csv", "vendor,device,name,role,source", bridges)
+    write(
+        "baseboards.csv",
+        "name,gpus,device_ids,fabric,nvswitches,nvswitches_on_pci,links_per_gpu,links_per_pair,confidence,source",
+        filter(None, map(baseboard, read(folder / "baseboards.csv"))),
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    main(Path(sys.argv[1]))
