@@ -1,0 +1,168 @@
+"""The running machine, or a copied file tree on disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from gpu_topo.source.base import MAX_READ, NOT_THERE, Answer, Names, Refusal, Target, refusal
+
+_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PATH_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+# O_NONBLOCK so that a FIFO in a copied tree cannot stop the audit.
+_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class LiveDir:
+    """A directory by descriptor."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._word_name = ""
+        self._word_fd = -1
+
+    def read(self, name: str) -> Answer:
+        try:
+            fd = os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+        except OSError as error:
+            return refusal(error)
+        try:
+            data = os.read(fd, 4096)
+            # sysfs answers in one page; anything longer (transcripts, mountinfo, copied files) is read to its end.
+            if len(data) == 4096:
+                chunks = [data]
+                size = len(data)
+                while size < MAX_READ and (more := os.read(fd, MAX_READ - size)):
+                    chunks.append(more)
+                    size += len(more)
+                data = b"".join(chunks)
+            return data
+        except OSError as error:
+            return refusal(error)
+        finally:
+            os.close(fd)
+
+    def read_at(self, name: str, offset: int, size: int) -> Answer:
+        # The descriptor stays open for the next double word: a capability chain is walked in a dozen reads.
+        try:
+            if self._word_name != name:
+                self._close_words()
+                self._word_fd = os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+                self._word_name = name
+            return os.pread(self._word_fd, size, offset)
+        except OSError as error:
+            return refusal(error)
+
+    def _close_words(self) -> None:
+        if self._word_fd >= 0:
+            os.close(self._word_fd)
+        self._word_fd, self._word_name = -1, ""
+
+    def list(self, name: str = ".") -> Names:
+        try:
+            fd = os.open(name, _DIR_FLAGS, dir_fd=self._fd)
+        except OSError as error:
+            return refusal(error)
+        try:
+            return tuple(sorted(os.listdir(fd)))
+        except OSError as error:
+            return refusal(error)
+        finally:
+            os.close(fd)
+
+    def link(self, name: str) -> Target:
+        try:
+            return os.readlink(name, dir_fd=self._fd)
+        except OSError as error:
+            return refusal(error)
+
+    def close(self) -> None:
+        self._close_words()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> LiveDir:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Live:
+    """This machine ("/") or a copied file tree. A copy never leads out of itself: what its links point to
+    outside of it is the local machine's, and is absent."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = os.path.realpath(root)
+        self.live = self.root == "/"
+        self._prefix = "" if self.live else self.root
+
+    def _inside(self, path: str) -> str | None:
+        full = self._prefix + path
+        if self.live:
+            return full
+        real = os.path.realpath(full)
+        return real if real == self.root or real.startswith(self.root + os.sep) else None
+
+    def dir(self, path: str) -> LiveDir | Refusal:
+        full = self._inside(path)
+        if full is None:
+            return NOT_THERE
+        try:
+            return LiveDir(path, os.open(full, _PATH_FLAGS))
+        except OSError as error:
+            return refusal(error)
+
+    def read(self, path: str) -> Answer:
+        parent, _, name = path.rpartition("/")
+        if self._inside(path) is None:
+            return NOT_THERE
+        folder = self.dir(parent or "/")
+        if isinstance(folder, Refusal):
+            return folder
+        with folder:
+            return folder.read(name)
+
+    def list(self, path: str) -> Names:
+        full = self._inside(path)
+        if full is None:
+            return NOT_THERE
+        try:
+            return tuple(sorted(os.listdir(full)))
+        except OSError as error:
+            return refusal(error)
+
+    def link(self, path: str) -> Target:
+        try:
+            return os.readlink(self._prefix + path)
+        except OSError as error:
+            return refusal(error)
+
+    def real(self, path: str) -> Target:
+        real = os.path.realpath(self._prefix + path)
+        if self.live:
+            return real
+        if real == self.root:
+            return "/"
+        return real[len(self.root) :] if real.startswith(self.root + os.sep) else NOT_THERE
+
+    def ask(self, name: str) -> Iterator[str] | None:
+        return None if self.live else iter(())
+
+    def heard(self, name: str, line: str) -> None:
+        pass
+
+
+def is_readable_tree(path: str) -> bool:
+    """Whether a directory looks like the root of a machine: it holds sys/ or proc/."""
+    return any(_is_dir(os.path.join(path, name)) for name in ("sys", "proc"))
+
+
+def _is_dir(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError:
+        return False
