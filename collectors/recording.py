@@ -1,0 +1,281 @@
+"""What people have at hand becomes facts: opens a recording, tells by its content what it is, and dispatches.
+
+Archives and captures become a Source, which the collectors read like a machine; everything else is text, split into
+the outputs that it holds, each for the reader that knows its first line. Nothing here raises on bad input.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+from gpu_topo.collectors.reader import Reader, clean
+from gpu_topo.collectors.unpack import MAX_BYTES, Unreadable, unpacked
+from gpu_topo.model.facts import Facts
+from gpu_topo.source import Source
+
+# The readers in the order in which they are asked; where two know a line, the first one has it.
+READERS = (
+    "lspci",
+    "lspci_hex",
+    "lspci_tree",
+    "nvidia_smi_query",
+    "nvidia_smi_xml",
+    "nvidia_smi_topo",
+    "nvidia_smi_nvlink",
+    "ibstat",
+    "ibstatus",
+    "ibv_devinfo",
+    "nccl_xml",
+    "hwloc_xml",
+)
+
+# XML runs to its closing tag, whatever its lines look like: root element -> the reader that knows it.
+_XML_ROOTS = {"nvidia_smi_log": "nvidia_smi_xml", "system": "nccl_xml", "topology": "hwloc_xml"}
+
+_LOOKED_FOR = (
+    "looked for a capture, a tar archive with sys/, lspci, nvidia-smi, ibstat, ibstatus, ibv_devinfo, "
+    "NCCL or hwloc XML, nvidia-bug-report"
+)
+
+_HEAD = 1 << 14
+_MAX_XML_LINE = 8 << 20  # XML may come without line breaks
+_MAX_LINE = 1 << 14  # of any other text: what is longer is no output that a reader knows
+_MAX_KEPT_LINES = 3_000_000  # in all sections together
+_MAX_KEPT_TEXT = 128 << 20
+
+
+class Input(NamedTuple):
+    """What one name on the command line turned out to be.
+
+    facts: of text, in order of appearance. source: of an archive or a capture, for the collectors. problem: one line
+    for standard error that names the input; with facts or a source beside it, it is a remark.
+    """
+
+    name: str
+    facts: tuple[Facts, ...] = ()
+    source: Source | None = None
+    problem: str | None = None
+
+
+def readers() -> dict[str, Reader]:
+    """Every reader by the name of its module, in the order of READERS. Imported here, so that a scan of the running
+    machine never loads them."""
+    from importlib import import_module
+
+    found: dict[str, Reader] = {}
+    for name in READERS:
+        try:
+            reader = import_module(f"gpu_topo.collectors.{name}").READER
+        except ModuleNotFoundError:
+            continue
+        if isinstance(reader, Reader):
+            found[name] = reader
+    return found
+
+
+def read_inputs(names: Sequence[str]) -> list[Input]:
+    """Every named recording, "-" for standard input; one that is not understood does not keep the others from it."""
+    return [_read_input(name) for name in names]
+
+
+def _read_input(name: str) -> Input:
+    shown = "standard input" if name == "-" else clean(name).replace("\n", " ")
+    try:
+        if name == "-":
+            return _understand(sys.stdin.buffer, name, shown)
+        with open(name, "rb", buffering=0) as file:
+            return _understand(file, name, shown)
+    except Unreadable as error:
+        return Input(name, problem=f"{shown}: {error}")
+    except IsADirectoryError:
+        return Input(name, problem=f"{shown}: is a directory: give a copied file tree with --root {shown}")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return Input(name, problem=f"{shown}: cannot be read: {why}")
+
+
+def _understand(file: BinaryIO, name: str, shown: str) -> Input:
+    """Tell by the content what this is. Raises Unreadable where it is nothing that this program knows."""
+    from gpu_topo.collectors.archive import is_tar
+    from gpu_topo.source.capture import is_capture
+
+    _refuse_if_huge(file)
+    stream = unpacked(file)
+    head = stream.peek(_HEAD)[:_HEAD]
+    if not head:
+        raise Unreadable(f"is empty: {_LOOKED_FOR}")
+    if is_tar(head[:512]):
+        return _read_archive(stream, name, shown)
+    if is_capture(head):
+        return _read_capture(stream, name)
+    encoding = _encoding(head)
+    if encoding is None:
+        raise Unreadable(f"not understood: it is binary data; {_LOOKED_FOR}")
+    facts = tuple(_read_text(_lines(stream, encoding), shown))
+    if not facts:
+        raise Unreadable(f"not understood: {_LOOKED_FOR}")
+    return Input(name, facts)
+
+
+def _refuse_if_huge(file: BinaryIO) -> None:
+    """A file that states its size need not be read to know that it is too much."""
+    import os
+
+    try:
+        size = os.fstat(file.fileno()).st_size
+    except (OSError, ValueError, AttributeError):  # standard input that is no file
+        return
+    if size > MAX_BYTES:
+        raise Unreadable(f"is too large ({size >> 20} MiB; at most {MAX_BYTES >> 20} MiB are read): {_LOOKED_FOR}")
+
+
+def _read_archive(stream: BinaryIO, name: str, shown: str) -> Input:
+    from gpu_topo.collectors.archive import read_tree
+
+    archive = read_tree(stream)
+    if not archive.skipped:
+        return Input(name, source=archive.tree)
+    left_out = ", ".join(f"{count} ({reason})" for reason, count in sorted(archive.skipped.items()))
+    return Input(name, source=archive.tree, problem=f"{shown}: members of the archive left out: {left_out}")
+
+
+def _read_capture(stream: BinaryIO, name: str) -> Input:
+    from gpu_topo.source.capture import BadCapture, load
+
+    try:
+        # Not strict: what an older version did not record is absent, not a mistake of whoever replays it.
+        return Input(name, source=load(stream.read(), strict=False))
+    except BadCapture as error:
+        raise Unreadable(str(error)) from error
+
+
+def _encoding(head: bytes) -> str | None:
+    """How a text is encoded (PowerShell writes UTF-16), None where it is none."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    if head.startswith(b"\xef\xbb\xbf"):
+        return "utf-8-sig"
+    # Logs hold a stray zero now and then; pictures and programs are full of them.
+    return None if head.count(0) * 20 > len(head) else "utf-8"
+
+
+def _lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
+    """The lines of a text without their ends; CR LF and a lone CR end one too."""
+    import io
+
+    text = io.TextIOWrapper(stream, encoding=encoding, errors="replace", newline=None)
+    try:
+        while line := text.readline(_MAX_XML_LINE):
+            yield line[:-1] if line.endswith("\n") else line
+    except UnicodeError as error:  # UTF-16 without its second byte
+        raise Unreadable(f"is no {encoding} text: {error}") from error
+    finally:
+        text.detach()
+
+
+# --- splitting a text into the outputs that it holds ----------------------------------------------------------------
+
+# A shell's or PowerShell's prompt with a command behind it: what follows is another output.
+_PROMPT = re.compile(
+    r"(?:\([\w.-]+\) ?)?"  # (conda environment)
+    r"(?:\[?[\w.-]+@[\w.-]+(?:[: ][^#$%>]{0,200})?\]?[#$%>]|(?:PS )?[A-Za-z]:\\[^>]{0,200}>|sh-[\d.]+[#$]|[#$%>])"
+    r" ?[\w./~-]"
+)
+# nvidia-bug-report.sh's rule between sections and its headings, and the fences of Markdown.
+_DIVIDER = re.compile(r"_{20,}|-{20,}\Z|={20,}\Z|\*\*\* (?:/|ls:)|```|~~~")
+_XML_BEGIN = re.compile(r"<(nvidia_smi_log|system|topology)(?=[\s>])")
+# How people quote and indent what they paste: the rest of the output is quoted in the same way.
+_QUOTE = re.compile(r"[>| \t]{1,16}(?=[^\s>|])")
+
+
+class _Section:
+    """Lines of one kind of output."""
+
+    def __init__(self, name: str, quote: str = "", closing: str = "") -> None:
+        self.name = name  # of the reader's module
+        self.quote = quote  # what stands before each line
+        self.closing = closing  # XML: the tag that ends it
+        self.lines: list[str] = []
+
+
+def _read_text(lines: Iterable[str], where: str) -> Iterator[Facts]:
+    """The facts of every output in a text, in order of appearance."""
+    known = readers()
+    for section in _split(lines, known):
+        yield from known[section.name].read(section.lines, where)
+
+
+def _split(lines: Iterable[str], known: dict[str, Reader]) -> Iterator[_Section]:
+    """Cut a text into sections. One runs from a line that some reader knows as a first line to where another kind
+    begins, or a prompt or a rule; the same kind goes on, since a reader tells its samples apart itself."""
+    section: _Section | None = None
+    kept_lines = kept_text = 0
+    for raw in lines:
+        line = clean(raw)
+        if section is not None and section.closing:
+            if line[:1] != "<" and _ends(line):  # XML that was cut off
+                yield section
+                section = None
+            else:
+                section.lines.append(line)
+                kept_lines += 1
+                kept_text += len(line)
+                if section.closing in line:
+                    yield section
+                    section = None
+                _refuse_if_much(kept_lines, kept_text)
+                continue
+        if "<" in line and (root := _XML_BEGIN.search(line)) and _XML_ROOTS[root[1]] in known:
+            if section is not None:
+                yield section
+            section = _Section(_XML_ROOTS[root[1]], closing=f"</{root[1]}>")
+            section.lines.append(line[root.start() :])
+            kept_text += len(line)
+            if section.closing in line:
+                yield section
+                section = None
+            continue
+        line = line[:_MAX_LINE]
+        if section is not None and section.quote:
+            line = line.removeprefix(section.quote)
+        name, quote = _kind(line, known, section)
+        if section is not None and (name not in (None, section.name) or (name is None and _ends(line))):
+            yield section
+            section = None
+        if section is None and name is not None:
+            section = _Section(name, quote)
+            line = line.removeprefix(quote)
+        if section is not None:
+            section.lines.append(line)
+            kept_lines += 1
+            kept_text += len(line)
+            _refuse_if_much(kept_lines, kept_text)
+    if section is not None:
+        yield section
+
+
+def _kind(line: str, known: dict[str, Reader], section: _Section | None) -> tuple[str | None, str]:
+    """Which reader knows this line as a first line, and how it is quoted."""
+    if not line or line.isspace():
+        return None, ""
+    for name, reader in known.items():
+        if reader.begins(line):
+            return name, ""
+    if section is None and (quote := _QUOTE.match(line)):
+        inner = line[quote.end() :]
+        for name, reader in known.items():
+            if reader.begins(inner):
+                return name, quote[0]
+    return None, ""
+
+
+def _ends(line: str) -> bool:
+    return bool(_DIVIDER.match(line) or _PROMPT.match(line))
+
+
+def _refuse_if_much(lines: int, text: int) -> None:
+    if lines > _MAX_KEPT_LINES or text > _MAX_KEPT_TEXT:
+        raise Unreadable("holds more output than any one machine prints")
