@@ -73,6 +73,31 @@ DRIVER_NAMES = (
     ("Quadro RTX 6000", "1e30"),
 )
 
+# Graphics inside a processor or chipset, by the code names of pci.ids; its audio functions and bridges aside.
+APU_NAMES = (
+    "Barcelo|BeaverCreek|Carrizo|Cezanne|Cyan Skillfish|Granite Ridge|HawkPoint|Kabini|Kaveri|Krackan|Lucienne|"
+    "Mendocino|Mullins|Phoenix|Picasso|Raphael|Raven|RC410M?|Rembrandt|Renoir|Richland|RS\\d{3}[A-Z]*|Stoney|Strix|"
+    "Sumo|SuperSumo|Temash|"
+    "Trinity|VanGogh|Wani|Wrestler"
+)
+NO_DISPLAY = "Audio|Bridge|Port|Coprocessor|Host"
+MORE_DISPLAYS = (
+    ("1002", "1114", "Krackan [Radeon 840M / 860M]", "apu"),
+    ("1002", "13c0", "Granite Ridge", "apu"),
+    ("1002", "150e", "Strix [Radeon 880M / 890M]", "apu"),
+    ("1002", "1586", "Strix Halo [Radeon 8050S / 8060S]", "apu"),
+    ("1002", "15bf", "Phoenix1", "apu"),
+    ("1002", "15c8", "Phoenix2", "apu"),
+    ("1002", "1900", "HawkPoint1", "apu"),
+    ("1002", "1901", "HawkPoint2", "apu"),
+    # ATI's graphics of server boards before the BMC had its own.
+    ("1002", "4752", "Rage XL PCI", "management"),
+    ("1002", "515e", "ES1000", "management"),
+    ("1002", "515f", "ES1000", "management"),
+    ("1002", "5969", "ES1000", "management"),
+)
+PCI_IDS_FILE = Path("/usr/share/misc/pci.ids")
+
 ROLES = {
     "switch port": "switch",
     "switch port (upstream or downstream)": "switch",
@@ -146,7 +171,8 @@ def gpu(row: Row) -> tuple[str, ...]:
         number(row["gbps_per_link_per_dir"]),
         row["fabric_attach"],
         row["fabric_confidence"],
-        "yes" if row["c2c"] else "",
+        # MI300A: processor and GPU share one package, so its host link is no PCIe link either.
+        "yes" if row["c2c"] or row["form_factor"].startswith("APU") else "",
         idle,
         row["source"],
     )
@@ -229,6 +255,22 @@ def baseboard(row: Row) -> tuple[str, ...] | None:
     )
 
 
+def displays() -> Iterable[tuple[str, ...]]:
+    """AMD's integrated graphics as pci.ids names them, and the displays that it does not tell apart."""
+    text = PCI_IDS_FILE.read_text(encoding="utf-8", errors="replace")
+    amd = text.partition("\n1002  ")[2].partition("\n1003  ")[0]
+    listed = {ids for _, ids, _, _ in MORE_DISPLAYS}
+    for device, name in re.findall(r"^\t([0-9a-f]{4})  (.*)$", amd, re.MULTILINE):
+        if (
+            re.match(rf"(?:{APU_NAMES})\b|HawkPoint|Phoenix", name)
+            and not re.search(NO_DISPLAY, name)
+            and device not in listed
+        ):
+            yield "1002", device, name, "apu", PCI_IDS
+    for more in MORE_DISPLAYS:
+        yield *more, "pciutils/pciids:pci.ids"
+
+
 def main(folder: Path) -> None:
     """Writes every table of the catalogue."""
     write(
@@ -264,6 +306,7 @@ def main(folder: Path) -> None:
     ]
     bridges += [(*more, PCI_IDS) for more in MORE_BRIDGES]
     write("bridges.csv", "vendor,device,name,role,source", bridges)
+    write("displays.csv", "vendor,device,name,role,source", displays())
     write(
         "baseboards.csv",
         "name,gpus,device_ids,fabric,nvswitches,nvswitches_on_pci,links_per_gpu,links_per_pair,confidence,source",

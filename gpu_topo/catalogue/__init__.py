@@ -111,7 +111,9 @@ def _agreed(parts: Iterable[Part]) -> Part | None:
     if len(distinct) < 2:
         return distinct[0] if distinct else None
     blank = Part("")
-    shared = [values[0] if len(set(values)) == 1 else blank[at] for at, values in enumerate(zip(*distinct))]
+    shared = [
+        values[0] if len(set(values)) == 1 else blank[at] for at, values in enumerate(zip(*distinct, strict=True))
+    ]
     common = Part._make(shared)
     pcie = common.pcie_max_gts is not None or common.pcie_max_lanes is not None
     return common._replace(
@@ -172,6 +174,14 @@ def gpu_part_by_name(model: str) -> Part | None:
     return _agreed(map(_gpu, _gpus_by_name().get(_normalised(model), ())))
 
 
+@lru_cache(maxsize=_CACHED)
+def display_role(vendor_id: int, device_id: int) -> str:
+    """apu (inside a processor or chipset) | management (a server's own display), "" for every other display."""
+    for row in _rows("displays.csv", _ids(vendor_id, device_id)):
+        return row[3]
+    return ""
+
+
 # --- network, switches, bridges --------------------------------------------------------------------------------
 
 
@@ -188,6 +198,17 @@ def nic_part(vendor_id: int, device_id: int) -> Part | None:
             management=role == "management",
         )
     return None
+
+
+@cache
+def _nics_by_name() -> dict[str, tuple[int, int]]:
+    return {row[2].lower(): (int(row[0], 16), int(row[1], 16)) for row in _all_rows("nics.csv")}
+
+
+def nic_part_by_name(model: str) -> Part | None:
+    """The network adapter with exactly this model name ("ConnectX-7"): for recordings that hold no ids."""
+    ids = _nics_by_name().get(model.strip().lower())
+    return nic_part(*ids) if ids else None
 
 
 @lru_cache(maxsize=_CACHED)
