@@ -72,6 +72,7 @@ def _namespaces(listing: Iterable[str]) -> tuple[str, ...]:
 
 def _device(source: Source, path: str, device: BlockDevice, tally: Tally) -> BlockDevice:
     """The device with its model, state and size. path: the folder that has the model and state."""
+    device = device._replace(size_bytes=_size(source, device.namespaces, tally))
     folder = source.dir(path)
     if isinstance(folder, Refusal):
         tally.text(folder, device.name)
@@ -80,7 +81,6 @@ def _device(source: Source, path: str, device: BlockDevice, tally: Tally) -> Blo
         return device._replace(
             model=tally.text(folder.read("model"), "model"),
             state=tally.text(folder.read("state"), "state"),
-            size_bytes=_size(source, device.namespaces, tally),
         )
 
 
