@@ -1,0 +1,77 @@
+"""What ibstat, ibstatus and ibv_devinfo have in common: devices, their ports, and "name: value" below both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from gpu_topo.model.facts import OK, Facts, SourceStatus
+from gpu_topo.model.host import Port
+from gpu_topo.model.reading import MALFORMED, Reading, Unknown
+
+_NUMBER = re.compile(r"(0x[0-9a-fA-F]{1,16}|\d{1,20})\b")
+_TEXT_LIMIT = 120  # longer than any value that these tools print
+
+
+class Block(NamedTuple):
+    """One port: its device, its number, and every field of the device and the port, names in lower case."""
+
+    device: str
+    port: int
+    fields: dict[str, str]
+
+
+# What a line begins: a device (name, None), a port of the current device (None, number), both, or nothing.
+Begin = Callable[[str], "tuple[str | None, int | None] | None"]
+
+
+def blocks(lines: Sequence[str], begin: Begin) -> list[Block]:
+    """Every port in the lines, in order. A line that is no field and not indented ends a device: a prompt, prose."""
+    found: list[Block] = []
+    device: str | None = None
+    of_device: dict[str, str] = {}
+    fields: dict[str, str] | None = None
+    for line in lines:
+        started = begin(line)
+        if started:
+            name, port = started
+            if name is not None:
+                device, of_device = name, {}
+                fields = of_device
+            if port is not None and device is not None:
+                fields = dict(of_device)
+                found.append(Block(device, port, fields))
+            continue
+        text = line.strip()
+        name, colon, value = text.partition(":")
+        is_field = bool(colon) and (not value or value[0].isspace())
+        if is_field and fields is not None:
+            fields.setdefault(name.strip().lower(), value.strip()[:_TEXT_LIMIT])
+        elif text and not is_field and not line[:1].isspace():
+            device, fields = None, None
+    return found
+
+
+def number(value: str | None, where: str) -> Reading[int]:
+    """The number that a field begins with, decimal or hexadecimal; None where the field is absent."""
+    if value is None:
+        return None
+    match = _NUMBER.match(value)
+    return int(match.group(1), 0 if value.startswith("0x") else 10) if match else Unknown(MALFORMED, where)
+
+
+def text(value: str | None) -> str | None:
+    """A field, None where it is absent, empty or says that it is not known."""
+    return value if value and value.lower() not in ("unknown", "n/a") else None
+
+
+def facts(kind: str, where: str, ports: Iterable[Port]) -> list[Facts]:
+    """One sample of the machine for each time that a port comes again, oldest first."""
+    samples: list[dict[tuple[str, int], Port]] = []
+    for port in ports:
+        key = (port.device, port.port)
+        if not samples or key in samples[-1]:
+            samples.append({})
+        samples[-1][key] = port
+    return [Facts(SourceStatus(f"{kind} ({where})", OK), ports=tuple(sample.values())) for sample in samples]

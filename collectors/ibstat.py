@@ -1,0 +1,61 @@
+"""Reads `ibstat`: the ports of every RDMA device, rates without lanes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpu_topo.collectors.ib_rate import is_software, parse_rate, parse_state, port_state, transport
+from gpu_topo.collectors.ib_text import Block, blocks, facts, number, text
+from gpu_topo.collectors.reader import Reader
+from gpu_topo.model.facts import Facts
+from gpu_topo.model.host import Port
+
+KIND = "ibstat"
+
+_DEVICE = re.compile(r"\s*CA:? '([^'\s]{1,64})'\s*\Z")
+_PORT = re.compile(r"\s*Port (\d{1,3}):\s*\Z")
+
+
+def _begin(line: str) -> tuple[str | None, int | None] | None:
+    device = _DEVICE.match(line)
+    if device:
+        return device.group(1), None
+    port = _PORT.match(line)
+    return (None, int(port.group(1))) if port else None
+
+
+def _port(block: Block) -> Port:
+    device, port, fields = block
+    layer = text(fields.get("link layer"))
+    hca_type = text(fields.get("ca type"))
+    rate, lanes, speed = parse_rate(fields.get("rate", ""))
+    return Port(
+        device=device,
+        port=port,
+        link_layer=layer,
+        transport=transport(device, layer, hca_type=hca_type),
+        state=port_state(fields.get("state", "")),
+        phys_state=parse_state(fields.get("physical state", "")),
+        rate_gbps=rate,
+        lanes=lanes,
+        speed=speed,
+        lid=number(fields.get("base lid"), "ibstat: Base lid"),
+        sm_lid=number(fields.get("sm lid"), "ibstat: SM lid"),
+        cap_mask=number(fields.get("capability mask"), "ibstat: Capability mask"),
+        firmware=text(fields.get("firmware version")),
+        hca_type=hca_type,
+        software=is_software(device),
+    )
+
+
+def _begins(line: str) -> bool:
+    return "CA" in line and bool(_DEVICE.match(line))
+
+
+def read(lines: Sequence[str], where: str) -> list[Facts]:
+    """Every output is one sample, oldest first."""
+    return facts(KIND, where, map(_port, blocks(lines, _begin)))
+
+
+READER = Reader(KIND, _begins, read)

@@ -1,0 +1,242 @@
+"""Reads `nvidia-smi nvlink` (-s, -R, -p, -e) and `nvidia-smi -L`, whose lists of GPUs look alike.
+
+How what nvidia-smi says of NVLink becomes DriverGpu.nvlinks:
+nothing said (-L): None. "Device does not have or support Nvlink": (). "All links are inactive": () and
+unknowns["nvlink"], since the number of links is not told. Refused under MIG: Unknown, and mig is True.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpu_topo.collectors.reader import Reader
+from gpu_topo.model.address import normalise
+from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
+from gpu_topo.model.gpu import ACTIVE, INACTIVE, UNKNOWN_STATE, DriverGpu, DriverState, NvLink
+from gpu_topo.model.reading import FAILED, NO_DATA, Reading, Unknown
+
+KIND = "nvidia-smi nvlink"
+
+# "GPU 0: NVIDIA H200 (UUID: GPU-...)", on older drivers without the UUID; a message may follow on the same line.
+_GPU = re.compile(
+    r"\s*GPU (\d{1,4}):\s{0,8}([^()]{0,100}(?:\([^()U][^()]{0,40}\)[^()]{0,60})?)(?:\(UUID: ([^()]{1,80})\)(.*))?\Z"
+)
+_BRANDS = ("NVIDIA", "Tesla", "Quadro", "GeForce", "TITAN", "GRID", "Graphics Device")
+_MIG = re.compile(r"\s*MIG \S{1,40}\s+Device\s+\d{1,3}:")
+_LINK = re.compile(r"\s*Link (\d{1,3}): ?(.{1,200})\Z")
+_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?GB/s")
+_INACTIVE = re.compile(r"<?\s?(?:inactive|in-active|disabled|off)\s?>?\Z", re.IGNORECASE)
+_REMOTE = re.compile(r"(?:Remote Device:? )?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\b")
+_ERRORS = re.compile(r"([A-Za-z][\w /-]{0,60}[Ee]rrors?[\w ]{0,20}): ?(\d{1,19})\Z")
+
+STATUS, REMOTE, ERRORS, LIST = "status", "remote", "errors", "list"
+
+
+def _begins(line: str) -> bool:
+    if "Link " in line:
+        link = _LINK.match(line)
+        return bool(link and _question(link.group(2)))
+    if "GPU " not in line:
+        return False
+    match = _GPU.match(line)
+    return bool(match and (match.group(3) or match.group(2).startswith(_BRANDS)))
+
+
+def _question(text: str) -> str | None:
+    """Which question a line of a link answers."""
+    if _RATE.match(text) or _INACTIVE.match(text.strip()):
+        return STATUS
+    if _REMOTE.match(text) or text.startswith("Remote Device"):
+        return REMOTE
+    return ERRORS if _ERRORS.match(text.strip()) else None
+
+
+class _Gpu:
+    """One GPU while its lines are read."""
+
+    def __init__(self, ordinal: int | None, model: str | None, uuid: str | None) -> None:
+        self.ordinal = ordinal
+        self.model = model
+        self.uuid = uuid
+        self.links: dict[int, NvLink] = {}
+        self.partitions = 0
+        self.mig = False
+        self.lost = False
+        self.asked: set[str] = set()
+        self.none = False  # the driver says that there are no links, or that none is active
+        self.unknown: Unknown | None = None
+        self.unknowns: dict[str, str] = {}
+
+    def add_link(self, number: int, text: str) -> None:
+        link = self.links.get(number, NvLink(number))
+        rate = _RATE.match(text)
+        remote = _REMOTE.match(text)
+        errors = _ERRORS.match(text)
+        if rate:
+            link = link._replace(state=ACTIVE, gbs=float(rate.group(1)))
+        elif _INACTIVE.match(text):
+            link = link._replace(state=INACTIVE)
+        elif remote:
+            # Only links that are up know whom they are connected to.
+            state = ACTIVE if link.state == UNKNOWN_STATE else link.state
+            link = link._replace(state=state, remote=_remote(remote.group(1)))
+        elif errors:
+            name = errors.group(1).strip().lower().replace(" ", "_")
+            link = link._replace(errors={**link.errors, name: int(errors.group(2))})
+        question = _question(text)
+        if question or number not in self.links:
+            self.links[number] = link
+        self.asked.add(question or STATUS)
+
+    def add_message(self, text: str) -> bool:
+        """What nvidia-smi says instead of links; False for a line that says nothing of them."""
+        word = text.lower()
+        if self.links or "nvidia-smi" in word:
+            return False
+        if "gpu is lost" in word:
+            self.lost = True
+        elif "nvlink" not in word:
+            return False
+        elif "mig mode" in word:
+            self.mig = True
+            self.unknown = Unknown(NO_DATA, "nvidia-smi nvlink: not supported in MIG mode")
+        elif "all links are inactive" in word:
+            self.none = True
+            self.unknowns["nvlink"] = "all links are inactive"
+        elif "does not have or support" in word or "not supported" in word:
+            self.none = True
+        elif "unable" in word or "error" in word or "fail" in word:
+            self.unknown = Unknown(FAILED, f"nvidia-smi nvlink: {text[:120]}")
+        else:
+            return False
+        self.asked.add(STATUS)
+        return True
+
+    def merge(self, later: _Gpu) -> None:
+        """Add what a later output of another question says of the same GPU."""
+        for number, link in later.links.items():
+            mine = self.links.get(number, NvLink(number))
+            self.links[number] = NvLink(
+                number,
+                state=mine.state if mine.state != UNKNOWN_STATE else link.state,
+                remote=mine.remote or link.remote,
+                gbs=mine.gbs if mine.gbs is not None else link.gbs,
+                errors={**mine.errors, **link.errors},
+            )
+        self.model = self.model or later.model
+        self.uuid = self.uuid or later.uuid
+        self.partitions = max(self.partitions, later.partitions)
+        self.mig = self.mig or later.mig
+        self.lost = self.lost or later.lost
+        self.none = self.none or later.none
+        self.unknown = self.unknown or later.unknown
+        self.unknowns.update(later.unknowns)
+        self.asked |= later.asked
+
+    def facts(self) -> DriverGpu:
+        nvlinks: Reading[tuple[NvLink, ...]] = None
+        if self.links:
+            nvlinks = tuple(self.links[number] for number in sorted(self.links))
+        elif self.none:
+            nvlinks = ()
+        elif self.unknown:
+            nvlinks = self.unknown
+            self.unknowns["nvlink"] = self.unknown.where
+        return DriverGpu(
+            ordinal=self.ordinal,
+            uuid=self.uuid,
+            model=self.model,
+            mig=True if self.mig or self.partitions else None,
+            partitions=self.partitions or None,
+            nvlinks=nvlinks,
+            lost=self.lost,
+            unknowns=self.unknowns,
+        )
+
+
+def _remote(text: str) -> str | None:
+    """The other end; None for the empty address that links to something off PCI show."""
+    address = normalise(text)
+    return None if address == "0000:00:00.0" else address
+
+
+def _outputs(lines: Sequence[str]) -> list[list[_Gpu]]:
+    """The GPUs of each output: one that comes again begins the next."""
+    outputs: list[list[_Gpu]] = []
+    seen: set[tuple[int | None, str | None]] = set()
+    gpu: _Gpu | None = None
+    for line in lines:
+        head = _GPU.match(line) if "GPU " in line else None
+        link = _LINK.match(line) if "Link " in line else None
+        if head:
+            ordinal, model, uuid, rest = head.groups()
+            if uuid is None and not model.startswith(_BRANDS):
+                gpu = None
+                continue
+            gpu = _Gpu(int(ordinal), model.strip() or None, uuid)
+            key = (gpu.ordinal, gpu.uuid)
+            if not outputs or key in seen:
+                outputs.append([])
+                seen.clear()
+            seen.add(key)
+            outputs[-1].append(gpu)
+            if rest:
+                gpu.add_message(rest)
+        elif link:
+            if gpu is None:
+                gpu = _Gpu(None, None, None)
+                outputs.append([gpu])
+                seen.clear()
+            gpu.add_link(int(link.group(1)), link.group(2).strip())
+        elif gpu is None:
+            continue
+        elif _MIG.match(line):
+            gpu.partitions += 1
+        elif line.strip() and not gpu.add_message(line.strip()) and not line.lstrip().startswith("Link "):
+            gpu = None  # a prompt or another tool's output
+    return [output for output in outputs if output]
+
+
+def _questions(output: list[_Gpu]) -> set[str]:
+    """What an output was asked for; a mere list of GPUs is an answer too."""
+    return set().union(*(gpu.asked for gpu in output)) or {LIST}
+
+
+def _join(outputs: list[list[_Gpu]]) -> list[list[_Gpu]]:
+    """Answers to different questions about the same GPUs (-s, then -R) are one sample, to the same question two."""
+    joined: list[list[_Gpu]] = []
+    for output in outputs:
+        known = {(gpu.ordinal, gpu.uuid): gpu for gpu in joined[-1]} if joined else {}
+        keys = [(gpu.ordinal, gpu.uuid) for gpu in output]
+        if joined and all(key in known for key in keys) and not _questions(joined[-1]) & _questions(output):
+            for gpu in output:
+                known[gpu.ordinal, gpu.uuid].merge(gpu)
+        else:
+            joined.append(output)
+    return joined
+
+
+def _facts(output: list[_Gpu], where: str) -> Facts:
+    questions = _questions(output)
+    gpus = tuple(gpu.facts() for gpu in output)
+    lost = sum(gpu.lost for gpu in gpus)
+    # -i selects a GPU, in practice one; a run of numbers from 0 is the whole list.
+    whole = [gpu.ordinal for gpu in gpus] == list(range(len(gpus))) and (len(gpus) > 1 or questions == {LIST})
+    return Facts(
+        SourceStatus(
+            f"{'nvidia-smi -L' if questions == {LIST} else KIND} ({where})",
+            PARTIAL if lost else OK,
+            f"{lost} lost" if lost else "",
+        ),
+        gpus=gpus,
+        driver=DriverState("nvml", "ok", lists_all=whole),
+    )
+
+
+def read(lines: Sequence[str], where: str) -> list[Facts]:
+    """Every output is one sample, oldest first; answers to different questions about the same GPUs are joined."""
+    return [_facts(output, where) for output in _join(_outputs(lines))]
+
+
+READER = Reader(f"{KIND} -s", _begins, read)
