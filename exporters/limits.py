@@ -1,0 +1,95 @@
+"""How fast data can leave each GPU, per direction: PCIe, NVLink, the nearest fabric port, and where it is narrowest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpu_topo.exporters.view import names, nvlink_totals
+from gpu_topo.model.finding import Report
+from gpu_topo.model.gpu import INACTIVE
+from gpu_topo.model.host import Port
+from gpu_topo.model.node import Gpu, Link, Node
+from gpu_topo.model.reading import known
+from gpu_topo.model.structure import GpuPlacement, Placement
+
+
+class Limit(NamedTuple):
+    """One GPU's row; GB/s per direction, None where it is not known."""
+
+    gpu: str
+    name: str
+    numa_node: int | None
+    link: Link | None
+    fabric: str = ""  # NVLink, xGMI, HCCS; empty where the GPU has no such links
+    fabric_gbs: float | None = None
+    partial: bool = False  # some of these links are down
+    nic: str | None = None
+    nic_kind: str | None = None
+    path_gbs: float | None = None
+    port_gbs: float | None = None
+    narrowest_gbs: float | None = None
+    narrowest: str = ""  # where: "port", "NIC link", "GPU link" or "bridge"
+
+
+def limits(report: Report, placed: Placement) -> list[Limit]:
+    """A row for each GPU and accelerator, in the node's order."""
+    node = report.node
+    short = names(node)
+    rows = {row.gpu: row for row in placed.gpus}
+    ports: dict[str, Port] = {}
+    for port in node.ports:
+        if (address := known(port.address)) and (known(port.rate_gbps) or address not in ports):
+            ports.setdefault(address, port)
+    return [_limit(node, gpu, short, rows.get(gpu.address), ports) for gpu in node.gpus]
+
+
+def _limit(
+    node: Node, gpu: Gpu, short: Mapping[str, str], row: GpuPlacement | None, ports: Mapping[str, Port]
+) -> Limit:
+    device = node.devices.get(gpu.address)
+    link = gpu.driver_link or (device.link if device and gpu.address not in node.hidden_links else None)
+    numa = row.numa_node if row else known(device.function.numa_node) if device else None
+    limit = Limit(gpu.address, short.get(gpu.address, gpu.address), numa, link, *_fabric(node, gpu))
+    if row is None or not row.nics:
+        return limit
+    near = row.nics[0]
+    port = ports.get(near.address)
+    rate = known(port.rate_gbps) if port else None
+    up = port is not None and str(known(port.state)).startswith("ACTIVE")
+    port_gbs = rate / 8 if rate is not None and up else None
+    limit = limit._replace(nic=near.name, nic_kind=near.kind, path_gbs=near.gbs, port_gbs=port_gbs)
+    ways = [value for value in (near.gbs, port_gbs) if value is not None]
+    if not ways:
+        return limit
+    smallest = min(ways)
+    return limit._replace(narrowest_gbs=smallest, narrowest=_where(node, limit, near.address, smallest))
+
+
+def _fabric(node: Node, gpu: Gpu) -> tuple[str, float | None, bool]:
+    """Kind and GB/s of all links between this GPU and others, and whether some of them are down."""
+    totals = nvlink_totals(gpu)
+    if totals.total:
+        return "NVLink", totals.gbs, totals.active != totals.total
+    links = [link for link in node.accelerator_links if gpu.address in (link.a, link.b)]
+    if not links:
+        return "", None, False
+    rates = [known(link.gbs) for link in links if link.state != INACTIVE]
+    total = None if None in rates else sum(rate for rate in rates if rate is not None)
+    return links[0].kind, total, any(link.state == INACTIVE for link in links)
+
+
+def _where(node: Node, limit: Limit, nic: str, smallest: float) -> str:
+    """Names the narrowest part of the way; of equals the one nearest to the network, since it limits all GPUs."""
+
+    def holds(value: float | None) -> bool:
+        return value is not None and abs(value - smallest) < 0.01
+
+    card = node.devices.get(nic)
+    if holds(limit.port_gbs):
+        return "port"
+    if card and card.link and holds(card.link.gbs):
+        return "NIC link"
+    if limit.link and holds(limit.link.gbs):
+        return "GPU link"
+    return "bridge"

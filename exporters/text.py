@@ -1,0 +1,395 @@
+"""The report for a person at a terminal: the verdict, the worst first, where it sits, what to do, what nobody knows."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpu_topo.topology.placement import placement
+
+from gpu_topo.exporters import tree
+from gpu_topo.exporters.limits import Limit, limits
+from gpu_topo.exporters.view import accepted_findings, names, open_findings, subject_name, unassessed_groups
+from gpu_topo.exporters.words import (
+    BASES,
+    clean,
+    compact,
+    evidence,
+    fits,
+    gbs,
+    headline,
+    host,
+    link_gbs,
+    link_text,
+    plural,
+    tally,
+    told,
+)
+from gpu_topo.model.facts import ABSENT, OK
+from gpu_topo.model.finding import CRITICAL, INFO, WARNING, Finding, Report
+from gpu_topo.model.structure import Placement
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+STYLES = {
+    CRITICAL: "bold red",
+    WARNING: "bold yellow",
+    INFO: "bold cyan",
+    "ok": "bold green",
+    "unknown": "bold magenta",
+}
+_ASCII = str.maketrans({"→": ">", "–": "-", "—": "-", "·": "*", "…": ".", "×": "x", "≤": "<", "≥": ">"})
+MIN_WIDTH = 40
+FEW, MOST = 4, 16  # findings of one entry that are shown with their evidence, and at all
+
+
+def render(report: Report, width: int = 80, color: bool = False, ascii_only: bool = False) -> str:
+    """The report in lines of at most `width` columns (at least 40); ascii_only where the encoding has no more."""
+    return _Page(report, max(width, MIN_WIDTH), color, ascii_only).render()
+
+
+class Group(NamedTuple):
+    """Findings of one rule, with the same remedy: one entry for a person, however many devices."""
+
+    number: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> Finding:
+        """The worst of them."""
+        return self.findings[0]
+
+
+def group(findings: Iterable[Finding]) -> list[Group]:
+    """Findings that one person fixes in one go, in order of their first."""
+    found: dict[tuple[str, str, tuple[str, ...]], list[Finding]] = {}
+    for finding in findings:
+        # A remedy may name the device: without it the steps are the same.
+        steps = tuple(step.replace(finding.subject, "") for step in finding.remedy)
+        found.setdefault((finding.severity, finding.code, steps), []).append(finding)
+    return [Group(number, tuple(items)) for number, items in enumerate(found.values(), 1)]
+
+
+class _Page:
+    """One rendering; keeps the console and what several sections need."""
+
+    def __init__(self, report: Report, width: int, color: bool, ascii_only: bool) -> None:
+        from rich.console import Console
+
+        self.report = report
+        self.width = width
+        self.ascii = ascii_only
+        self.glyphs = tree.ASCII_GLYPHS if ascii_only else tree.GLYPHS
+        self.marker = "<<" if ascii_only else "◀"
+        self.buffer = io.StringIO()
+        self.console: Console = Console(
+            file=self.buffer,
+            width=width,
+            color_system="standard" if color else None,
+            force_terminal=color,
+            no_color=not color,
+            emoji=False,
+            markup=False,
+            highlight=False,
+            legacy_windows=False,
+            soft_wrap=False,
+            _environ={},
+        )
+        self.names = names(report.node)
+        self.groups = group(open_findings(report))
+
+    def render(self) -> str:
+        report = self.report
+        self.verdict()
+        serious = [g for g in self.groups if g.first.severity != INFO]
+        notes = [g for g in self.groups if g.first.severity == INFO]
+        for item in serious:
+            self.finding(item)
+        if serious:
+            self.where(serious)
+        if notes:
+            self.heading("Also worth knowing")
+            for item in notes:
+                self.note(item)
+        placed = placement(report.node, report.role_overrides)
+        if len(report.node.gpus) > 1 or any(row.nics for row in placed.gpus):
+            self.limits(limits(report, placed))
+            self.placement(placed)
+        if report.verdict != "ok" or report.all_functions:
+            self.unassessed()
+        self.accepted()
+        text = self.buffer.getvalue()
+        text = re.sub(r"[ \t]+(\x1b\[0m)?$", r"\1", text, flags=re.MULTILINE)
+        return text.translate(_ASCII).encode("ascii", "replace").decode() if self.ascii else text
+
+    # --- building blocks
+
+    def text(self, content: str, style: str = "") -> Text:
+        """Text that cannot act on the terminal."""
+        from rich.text import Text
+
+        return Text(clean(content), style, overflow="fold")
+
+    def line(self, content: str = "", style: str = "") -> None:
+        """One paragraph, wrapped."""
+        self.console.print(self.text(content, style))
+
+    def grid(self, *ratios: int | None) -> Table:
+        """A table without lines; a column with a number takes that share of the rest."""
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2, 0, 0), expand=any(ratios))
+        for ratio in ratios:
+            table.add_column(ratio=ratio, overflow="fold")
+        return table
+
+    def indent(self, content: RenderableType, by: int = 2) -> None:
+        """Prints something further to the right."""
+        from rich.padding import Padding
+
+        self.console.print(Padding(content, (0, 0, 0, by)))
+
+    def heading(self, title: str) -> None:
+        """A section's title after an empty line."""
+        self.line()
+        self.line(title, "bold")
+
+    # --- sections
+
+    def verdict(self) -> None:
+        """Two lines: how it is, and what could not be seen. They are all that a healthy machine needs."""
+        report = self.report
+        table = self.grid(None, 1)
+        badge = self.text(report.verdict.upper(), STYLES.get(report.verdict, ""))
+        if report.verdict == "ok":
+            table.add_row(badge, self.text(fits(report, self.width - len(badge) - 2), "bold"))
+            table.add_row("", self.text(self.blind(self.width - len(badge) - 2), "dim"))
+        else:
+            counted = tally(report)
+            table.add_row(badge, self.text(f"{host(report)}: {counted}" if counted else host(report), "bold"))
+            table.add_row("", self.text(f"{headline(report)[:1].upper()}{headline(report)[1:]}."))
+        for note in report.notes:
+            table.add_row("", self.text(note))
+        self.console.print(table)
+
+    def blind(self, room: int) -> str:
+        """One line on what could not be judged."""
+        groups = unassessed_groups(self.report)
+        if not groups:
+            return "everything that applies here could be judged"
+        codes = list(dict.fromkeys(code for item in groups for code in item.codes))
+        causes = {code: ", ".join(dict.fromkeys(g.cause for g in groups if code in g.codes)) for code in codes}
+        for shown in range(len(codes), 0, -1):
+            rest = len(codes) - shown
+            listed = ", ".join(f"{code} ({causes[code]})" for code in codes[:shown])
+            line = f"not judged: {listed}{f' and {rest} more' if rest else ''}; --all says why"
+            if len(line) <= room:
+                return line
+        return f"{plural(len(codes), 'rule')} could not judge; --all says why"[:room]
+
+    def finding(self, item: Group) -> None:
+        """What, evidence, cost, impact, remedy and how to see it oneself."""
+        first = item.first
+        style = STYLES.get(first.severity, "")
+        several = len(item.findings) > 1
+        subject = compact(self.short(f.subject) for f in item.findings) if several else self.subject(first)
+        self.line()
+        head = self.grid(None, None, None, 1)
+        head.add_row(
+            self.text(str(item.number), "bold"),
+            self.text(first.severity.upper(), style),
+            self.text(first.code, style),
+            self.text(subject, "bold"),
+        )
+        self.console.print(head)
+        table = self.grid(None, 1)
+        for position, finding in enumerate(item.findings[:MOST]):
+            what = told(finding, self.names) if several else finding.summary
+            table.add_row(self.label("" if position else "what"), self.text(what))
+            seen = evidence(finding)
+            if seen and len(item.findings) <= FEW:
+                table.add_row(self.label("seen"), self.text(seen))
+        if len(item.findings) > MOST:
+            table.add_row("", self.text(f"and {len(item.findings) - MOST} more like these", "dim"))
+        lost = sum(f.lost_gbs or 0.0 for f in item.findings)
+        if lost:
+            table.add_row(self.label("costs"), self.text(f"{gbs(lost)} GB/s in each direction", style))
+        for impact in dict.fromkeys(f.impact for f in item.findings):
+            if impact:
+                table.add_row(self.label("impact"), self.text(impact))
+        if first.since is not None:
+            table.add_row(self.label("since"), self.text(_moment(first.since)))
+        for number, step in enumerate(first.remedy, 1):
+            table.add_row(self.label("do" if number == 1 else ""), self.text(f"{number}. {step}"))
+        if first.verify:
+            table.add_row(self.label("check"), self.text(first.verify, "bold"))
+        table.add_row(self.label("judged by"), self.text(BASES.get(first.basis, first.basis), "dim"))
+        self.indent(table)
+
+    def label(self, word: str) -> Text:
+        """The word at the left of a finding's line."""
+        return self.text(word, "dim")
+
+    def subject(self, finding: Finding) -> str:
+        """GPU3 (0000:34:00.0), and what it is."""
+        device = self.report.node.devices.get(finding.subject)
+        name = subject_name(finding.subject, self.names)
+        return f"{name}, {device.name}" if device else name
+
+    def short(self, subject: str) -> str:
+        """GPU3, mlx5_0/1, GPU0~GPU1."""
+        return "~".join(self.names.get(part, part) for part in subject.split("~"))
+
+    def note(self, item: Group) -> None:
+        """An info finding in short: what, and how to see it."""
+        table = self.grid(None, 1)
+        subjects = compact(dict.fromkeys(self.short(f.subject) for f in item.findings))
+        table.add_row(
+            self.text(str(item.number), "bold"),
+            self.text(f"{item.first.code}  ", STYLES[INFO]) + self.text(subjects, "bold"),
+        )
+        for summary in list(dict.fromkeys(f.summary for f in item.findings))[:4]:
+            table.add_row("", self.text(summary))
+        distinct = len({f.summary for f in item.findings})
+        if distinct > 4:
+            table.add_row("", self.text(f"and {distinct - 4} more like these", "dim"))
+        if item.first.remedy:
+            table.add_row("", self.text(f"do: {item.first.remedy[0]}"))
+        if item.first.verify:
+            table.add_row("", self.text(f"check: {item.first.verify}", "dim"))
+        self.indent(table, 0)
+
+    def where(self, serious: Sequence[Group]) -> None:
+        """The tree of the paths concerned, with a mark on each bad hop."""
+        from rich.text import Text
+
+        numbered = [(item.number, finding) for item in serious for finding in item.findings]
+        rows = tree.rows(self.report, numbered)
+        if not rows:
+            return
+        severity = {item.number: item.first.severity for item in serious}
+        self.heading("Where it sits")
+        table = self.grid(None, None, None, None)
+        cells: list[tuple[Text, Text, Text, Text]] = []
+        table.add_row(self.text(""), self.text("link", "dim"), self.text("GB/s", "dim"), "")
+        for row in rows:
+            style = STYLES[severity[row.marks[0]]] if row.marks else ""
+            # Not cleaned: these are this program's own lines, and the rest was.
+            place = Text(tree.branch(row.last, self.glyphs), "dim") + self.text(row.text, style)
+            mark = f"{self.marker} {', '.join(str(number) for number in dict.fromkeys(row.marks))}" if row.marks else ""
+            cells.append((place, self.text(row.link, style), self.text(row.gbs, style), self.text(mark, style)))
+        # The lines of the tree stay whole: what does not fit is cut at the end of a name.
+        others = sum(max(cell[column].cell_len for cell in cells) + 2 for column in (1, 2, 3))
+        for cell in cells:
+            cell[0].truncate(max(20, self.width - 2 - 2 - others), overflow="ellipsis")
+            table.add_row(*cell)
+        self.indent(table)
+
+    def limits(self, found: Sequence[Limit]) -> None:
+        """What each GPU can send at most, per direction, and where its way to the network is narrowest."""
+        networked = any(row.nic for row in found)
+        fabric = next((row.fabric for row in found if row.fabric), "")
+        self.heading("Limits, GB/s in each direction")
+        titles = ["", "node", "PCIe", "GB/s"]
+        titles += [fabric] if fabric else []
+        titles += ["nearest NIC", "GB/s", "port", "narrowest"] if networked else []
+        table = self.grid(*[None] * len(titles))
+        table.add_row(*[self.text(title, "dim") for title in titles])
+        for row in found:
+            rate = link_gbs(row.link, "/")
+            cells = [
+                self.text(row.name, "bold"),
+                self.text("?" if row.numa_node is None else str(row.numa_node)),
+                self.text(link_text(row.link) or "?"),
+                self.text(rate or "?", "bold red" if "/" in rate else ""),
+            ]
+            if fabric:
+                cells.append(self.text(gbs(row.fabric_gbs) if row.fabric else "-", "bold red" if row.partial else ""))
+            if networked:
+                cells += [
+                    self.text(f"{row.nic} {row.nic_kind}" if row.nic else "-"),
+                    self.text(gbs(row.path_gbs) if row.nic else "-"),
+                    self.text(gbs(row.port_gbs) if row.nic else "-"),
+                    self.text(f"{gbs(row.narrowest_gbs)} {row.narrowest}" if row.narrowest else "-"),
+                ]
+            table.add_row(*cells)
+        self.indent(table)
+
+    def placement(self, placed: Placement) -> None:
+        """What this node is good for, where each process goes, and lines that can be pasted into a shell."""
+        if not (placed.summary or placed.settings):
+            return
+        self.heading("Placement")
+        if placed.summary:
+            self.indent(self.text(placed.summary))
+        homes: dict[tuple[int | None, str | None], list[str]] = {}
+        for row in placed.gpus:
+            homes.setdefault((row.numa_node, row.cpus), []).append(self.names.get(row.gpu, row.gpu))
+        for (numa, cpus), gpus in homes.items():
+            if numa is not None or cpus:
+                where = f"NUMA node {'unknown' if numa is None else numa}" + (f", CPUs {cpus}" if cpus else "")
+                self.indent(self.text(f"{compact(gpus)}: {where}"))
+        if placed.settings:
+            self.line()
+        for setting in placed.settings:
+            self.line(f"# {setting.reason}", "dim")
+            for piece in shell_lines(clean(setting.line), self.width):
+                self.line(piece)
+
+    def unassessed(self) -> None:
+        """What no rule could conclude, by reason; and the sources that failed."""
+        groups = unassessed_groups(self.report)
+        failed = [source for source in self.report.node.sources if source.status not in (OK, ABSENT)]
+        if not groups and not failed:
+            return
+        self.heading("Not judged")
+        table = self.grid(None, 1)
+        for item in groups:
+            who = compact(item.subjects) if len(item.subjects) <= 12 else f"{len(item.subjects)} devices"
+            who = "this node" if who == "node" else who
+            table.add_row(self.text("-"), self.text(f"{who}: {', '.join(item.codes)}", "bold"))
+            table.add_row("", self.text(item.reason))
+        for source in failed:
+            detail = f": {source.detail}" if source.detail else ""
+            table.add_row(self.text("-"), self.text(f"source {source.name} {source.status}{detail}"))
+        self.indent(table)
+
+    def accepted(self) -> None:
+        """What somebody accepted as designed."""
+        found = accepted_findings(self.report)
+        if not found:
+            return
+        self.heading(f"Accepted as designed ({plural(len(found), 'finding')})")
+        for finding in found:
+            accepted = finding.accepted
+            assert accepted is not None
+            until = f", until {accepted.until}" if accepted.until else ""
+            subject = subject_name(finding.subject, self.names)
+            self.indent(
+                self.text(f"{finding.code} {subject}: ", "dim") + self.text(f"{accepted.reason} ({accepted.by}{until})")
+            )
+
+
+def shell_lines(line: str, width: int) -> list[str]:
+    """A line for a shell, broken with backslashes where it is too long, so that it can be pasted all the same."""
+    lines = []
+    while len(line) > width:
+        # After a comma inside a word, else before a blank: the shell joins both to what was meant.
+        cut = max(line.rfind(",", 0, width - 1) + 1, line.rfind(" ", 0, width - 1))
+        if cut <= 0:
+            cut = width - 1
+        lines.append(line[:cut] + "\\")
+        line = line[cut:]
+    return [*lines, line]
+
+
+def _moment(seconds: float) -> str:
+    """A moment since the epoch as UTC."""
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
