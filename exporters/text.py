@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpu_topo.topology.placement import placement
 
 from gpu_topo.exporters import tree
 from gpu_topo.exporters.limits import Limit, limits
-from gpu_topo.exporters.view import accepted_findings, names, open_findings, subject_name, unassessed_groups
+from gpu_topo.exporters.view import (
+    Group,
+    accepted_findings,
+    grouped,
+    names,
+    open_findings,
+    subject_name,
+    unassessed_groups,
+)
 from gpu_topo.exporters.words import (
     BASES,
     clean,
@@ -53,28 +61,6 @@ def render(report: Report, width: int = 80, color: bool = False, ascii_only: boo
     return _Page(report, max(width, MIN_WIDTH), color, ascii_only).render()
 
 
-class Group(NamedTuple):
-    """Findings of one rule, with the same remedy: one entry for a person, however many devices."""
-
-    number: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def first(self) -> Finding:
-        """The worst of them."""
-        return self.findings[0]
-
-
-def group(findings: Iterable[Finding]) -> list[Group]:
-    """Findings that one person fixes in one go, in order of their first."""
-    found: dict[tuple[str, str, tuple[str, ...]], list[Finding]] = {}
-    for finding in findings:
-        # A remedy may name the device: without it the steps are the same.
-        steps = tuple(step.replace(finding.subject, "") for step in finding.remedy)
-        found.setdefault((finding.severity, finding.code, steps), []).append(finding)
-    return [Group(number, tuple(items)) for number, items in enumerate(found.values(), 1)]
-
-
 class _Page:
     """One rendering; keeps the console and what several sections need."""
 
@@ -101,7 +87,7 @@ class _Page:
             _environ={},
         )
         self.names = names(report.node)
-        self.groups = group(open_findings(report))
+        self.groups = grouped(open_findings(report))
 
     def render(self) -> str:
         report = self.report

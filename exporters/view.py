@@ -144,6 +144,28 @@ def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: (order.get(f.severity, 9), -(f.lost_gbs or 0.0)))
 
 
+class Group(NamedTuple):
+    """Findings of one rule, with the same remedy: one entry for a person, however many devices."""
+
+    number: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> Finding:
+        """The worst of them."""
+        return self.findings[0]
+
+
+def grouped(findings: Iterable[Finding]) -> list[Group]:
+    """Findings that one person fixes in one go, in order of their first."""
+    found: dict[tuple[str, str, tuple[str, ...]], list[Finding]] = {}
+    for finding in findings:
+        # A remedy may name the device: without it the steps are the same.
+        steps = tuple(step.replace(finding.subject, "") for step in finding.remedy)
+        found.setdefault((finding.severity, finding.code, steps), []).append(finding)
+    return [Group(number, tuple(items)) for number, items in enumerate(found.values(), 1)]
+
+
 class UnassessedGroup(NamedTuple):
     """What could not be concluded for one and the same reason: sixteen GPUs are one line."""
 

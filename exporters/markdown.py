@@ -1,0 +1,194 @@
+"""The report as GitHub-flavoured markdown, for pasting into a ticket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from gpu_topo.topology.placement import placement
+
+from gpu_topo.exporters import tree
+from gpu_topo.exporters.limits import Limit, limits
+from gpu_topo.exporters.view import (
+    Group,
+    accepted_findings,
+    grouped,
+    names,
+    open_findings,
+    subject_name,
+    unassessed_groups,
+)
+from gpu_topo.exporters.words import BASES, clean, compact, evidence, fits, gbs, headline, host, link_gbs, tally, told
+from gpu_topo.model.finding import INFO, Report
+from gpu_topo.model.reading import known
+
+# An underscore inside a word, as in mlx5_0, means nothing to markdown.
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)")
+
+
+def render(report: Report) -> str:
+    """The report as markdown; names and reasons from recordings are escaped, so that they stay text."""
+    groups = grouped(open_findings(report))
+    serious = [item for item in groups if item.first.severity != INFO]
+    notes = [item for item in groups if item.first.severity == INFO]
+    lines = list(_head(report))
+    for item in serious:
+        lines += _finding(report, item)
+    if serious:
+        lines += _where(report, serious)
+    if notes:
+        lines += _notes(report, notes)
+    placed = placement(report.node, report.role_overrides)
+    if len(report.node.gpus) > 1 or any(row.nics for row in placed.gpus):
+        lines += _limits(limits(report, placed))
+        if placed.summary:
+            lines += ["", escape(placed.summary)]
+        if placed.settings:
+            block = [text for setting in placed.settings for text in (f"# {setting.reason}", setting.line)]
+            lines += ["", *_code(block, "sh")]
+    lines += _unassessed(report)
+    lines += _accepted(report)
+    lines += ["", f"<sub>gpu-topo {escape(report.version)}, {escape(report.generated_at)}</sub>"]
+    return "\n".join(lines) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that markdown leaves as it is, on one line."""
+    return _SPECIAL.sub(r"\\\g<0>", clean(text))
+
+
+def _cell(text: str) -> str:
+    return escape(text) or " "
+
+
+def code(text: str) -> str:
+    """Inline code that a backtick inside does not end."""
+    text = clean(text)
+    fence = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _code(lines: Iterable[str], language: str = "") -> list[str]:
+    """A fenced block; its fence is longer than any run of backticks inside."""
+    body = [clean(line) for line in lines]
+    longest = max((len(run) for line in body for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}{language}", *body, fence]
+
+
+def _head(report: Report) -> Iterable[str]:
+    platform = report.node.platform
+    yield f"## {report.verdict.upper()}: {escape(host(report))}"
+    yield ""
+    if report.verdict == "ok":
+        yield escape(fits(report, 1000)) + "."
+    else:
+        counted = tally(report)
+        yield (f"**{counted}.** " if counted else "") + escape(headline(report)) + "."
+    details = [text for text in (known(platform.product), known(platform.kernel), platform.kind) if text]
+    yield ""
+    yield escape(", ".join(details))
+    for note in report.notes:
+        yield ""
+        yield f"> {escape(note)}"
+
+
+def _finding(report: Report, item: Group) -> list[str]:
+    short = names(report.node)
+    first = item.first
+    several = len(item.findings) > 1
+    subject = (
+        compact(_short(f.subject, short) for f in item.findings) if several else subject_name(first.subject, short)
+    )
+    lines = ["", f"### {item.number}. {first.severity}: {code(first.code)} {escape(subject)}", ""]
+    for finding in item.findings:
+        lines.append(f"- **What** {escape(told(finding, short) if several else finding.summary)}")
+        if seen := evidence(finding):
+            lines.append(f"- **Seen** {escape(seen)}")
+    if lost := sum(f.lost_gbs or 0.0 for f in item.findings):
+        lines.append(f"- **Costs** {gbs(lost)} GB/s in each direction")
+    lines += [f"- **Impact** {escape(impact)}" for impact in dict.fromkeys(f.impact for f in item.findings) if impact]
+    lines.append(f"- **Judged by** {escape(BASES.get(first.basis, first.basis))}")
+    if first.remedy:
+        lines += ["- **Do**", *[f"  {number}. {escape(step)}" for number, step in enumerate(first.remedy, 1)]]
+    if first.verify:
+        lines.append(f"- **Check** {code(first.verify)}")
+    return lines
+
+
+def _short(subject: str, short: dict[str, str]) -> str:
+    return "~".join(short.get(part, part) for part in subject.split("~"))
+
+
+def _where(report: Report, serious: Sequence[Group]) -> list[str]:
+    rows = tree.rows(report, [(item.number, finding) for item in serious for finding in item.findings])
+    if not rows:
+        return []
+    texts = [tree.branch(row.last) + row.text for row in rows]
+    width = max(len(text) for text in texts)
+    link, rate = max(len(row.link) for row in rows), max(len(row.gbs) for row in rows)
+    lines = []
+    for text, row in zip(texts, rows, strict=True):
+        mark = f"◀ {', '.join(str(number) for number in dict.fromkeys(row.marks))}" if row.marks else ""
+        lines.append(f"{text:<{width}}  {row.link:<{link}}  {row.gbs:<{rate}}  {mark}".rstrip())
+    return ["", "### Where it sits", "", "Link and GB/s of each hop:", "", *_code(lines)]
+
+
+def _notes(report: Report, notes: Sequence[Group]) -> list[str]:
+    short = names(report.node)
+    lines = ["", "### Also worth knowing", ""]
+    for item in notes:
+        subjects = compact(dict.fromkeys(_short(f.subject, short) for f in item.findings))
+        lines.append(f"- {code(item.first.code)} {escape(subjects)}: {escape(item.first.summary)}")
+    return lines
+
+
+def _limits(rows: Sequence[Limit]) -> list[str]:
+    fabric = next((row.fabric for row in rows if row.fabric), "")
+    networked = any(row.nic for row in rows)
+    titles = ["GPU", "NUMA node", "PCIe", *([fabric] if fabric else [])]
+    titles += ["nearest NIC", "way to it", "port", "narrowest"] if networked else []
+    lines = ["", "### Limits, GB/s in each direction", "", _row(titles), _row(["---"] * len(titles))]
+    for row in rows:
+        cells = [row.name, "?" if row.numa_node is None else str(row.numa_node), link_gbs(row.link) or "?"]
+        if fabric:
+            cells.append(gbs(row.fabric_gbs) if row.fabric else "-")
+        if networked:
+            near = f"{row.nic} ({row.nic_kind})" if row.nic else "-"
+            where = f"{gbs(row.narrowest_gbs)} ({row.narrowest})" if row.narrowest else "-"
+            cells += [near, gbs(row.path_gbs) if row.nic else "-", gbs(row.port_gbs) if row.nic else "-", where]
+        lines.append(_row(cells))
+    return lines
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _unassessed(report: Report) -> list[str]:
+    groups = unassessed_groups(report)
+    if not groups:
+        return []
+    lines = ["", "<details><summary>Not judged</summary>", ""]
+    for item in groups:
+        codes = ", ".join(code(name) for name in item.codes)
+        lines.append(f"- {escape(compact(item.subjects))}: {codes}: {escape(item.reason)}")
+    return [*lines, "", "</details>"]
+
+
+def _accepted(report: Report) -> list[str]:
+    found = accepted_findings(report)
+    if not found:
+        return []
+    short = names(report.node)
+    lines = ["", "### Accepted as designed", ""]
+    for finding in found:
+        accepted = finding.accepted
+        assert accepted is not None
+        until = f", until {accepted.until}" if accepted.until else ""
+        lines.append(
+            f"- {code(finding.code)} {escape(subject_name(finding.subject, short))}: "
+            f"{escape(f'{accepted.reason} ({accepted.by}{until})')}"
+        )
+    return lines
