@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpu_topo.collectors.reader import clean
+
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
@@ -33,7 +35,7 @@ def parse(lines: Sequence[str]) -> Element:
             self.elements += 1
             if self.depth > MAX_DEPTH or self.elements > MAX_ELEMENTS:
                 raise BadXml("nested too deep or too long")
-            return super().start(tag, attrs)
+            return super().start(tag, {name: _printable(value) for name, value in attrs.items()})
 
         def end(self, tag: str, /) -> Element:
             self.depth -= 1
@@ -49,3 +51,8 @@ def parse(lines: Sequence[str]) -> Element:
     if not isinstance(root, Element):
         raise BadXml("no element in it")
     return root
+
+
+def _printable(value: str) -> str:
+    """A character reference (&#x9b;) can bring back the control characters that a cleaned line no longer has."""
+    return value if value.isprintable() else clean(value).replace("\n", " ").replace("\t", " ")
