@@ -15,11 +15,32 @@ _TEXT_LIMIT = 120  # longer than any value that these tools print
 
 
 class Block(NamedTuple):
-    """One port: its device, its number, and every field of the device and the port, names in lower case."""
+    """One port: its device, its number, its fields and those of its device, names in lower case."""
 
     device: str
     port: int
     fields: dict[str, str]
+    of_device: dict[str, str]
+
+    def get(self, name: str) -> str | None:
+        """A field of the port, else of its device."""
+        value = self.fields.get(name)
+        return self.of_device.get(name) if value is None else value
+
+    def text(self, name: str) -> str | None:
+        """A field, None where it is absent, empty or says that it is not known."""
+        value = self.get(name)
+        return value if value and value.lower() not in ("unknown", "n/a") else None
+
+    def number(self, name: str) -> Reading[int]:
+        """The number that a field begins with, decimal or hexadecimal; None where the field is absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        match = _NUMBER.match(value)
+        if not match:
+            return Unknown(MALFORMED, f"{name}: {value[:40]}")
+        return int(match.group(1), 16 if value.startswith("0x") else 10)
 
 
 # What a line begins: a device (name, None), a port of the current device (None, number), both, or nothing.
@@ -40,8 +61,8 @@ def blocks(lines: Sequence[str], begin: Begin) -> list[Block]:
                 device, of_device = name, {}
                 fields = of_device
             if port is not None and device is not None:
-                fields = dict(of_device)
-                found.append(Block(device, port, fields))
+                fields = {}
+                found.append(Block(device, port, fields, of_device))
             continue
         text = line.strip()
         name, colon, value = text.partition(":")
@@ -51,19 +72,6 @@ def blocks(lines: Sequence[str], begin: Begin) -> list[Block]:
         elif text and not is_field and not line[:1].isspace():
             device, fields = None, None
     return found
-
-
-def number(value: str | None, where: str) -> Reading[int]:
-    """The number that a field begins with, decimal or hexadecimal; None where the field is absent."""
-    if value is None:
-        return None
-    match = _NUMBER.match(value)
-    return int(match.group(1), 0 if value.startswith("0x") else 10) if match else Unknown(MALFORMED, where)
-
-
-def text(value: str | None) -> str | None:
-    """A field, None where it is absent, empty or says that it is not known."""
-    return value if value and value.lower() not in ("unknown", "n/a") else None
 
 
 def facts(kind: str, where: str, ports: Iterable[Port]) -> list[Facts]:

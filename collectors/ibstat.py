@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_topo.collectors.ib_rate import is_software, parse_rate, parse_state, port_state, transport
-from gpu_topo.collectors.ib_text import Block, blocks, facts, number, text
+from gpu_topo.collectors.ib_text import Block, blocks, facts
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.host import Port
@@ -26,24 +26,24 @@ def _begin(line: str) -> tuple[str | None, int | None] | None:
 
 
 def _port(block: Block) -> Port:
-    device, port, fields = block
-    layer = text(fields.get("link layer"))
-    hca_type = text(fields.get("ca type"))
-    rate, lanes, speed = parse_rate(fields.get("rate", ""))
+    device = block.device
+    layer = block.text("link layer")
+    hca_type = block.text("ca type")
+    rate, lanes, speed = parse_rate(block.get("rate") or "")
     return Port(
         device=device,
-        port=port,
+        port=block.port,
         link_layer=layer,
         transport=transport(device, layer, hca_type=hca_type),
-        state=port_state(fields.get("state", "")),
-        phys_state=parse_state(fields.get("physical state", "")),
+        state=port_state(block.get("state") or ""),
+        phys_state=parse_state(block.get("physical state") or ""),
         rate_gbps=rate,
         lanes=lanes,
         speed=speed,
-        lid=number(fields.get("base lid"), "ibstat: Base lid"),
-        sm_lid=number(fields.get("sm lid"), "ibstat: SM lid"),
-        cap_mask=number(fields.get("capability mask"), "ibstat: Capability mask"),
-        firmware=text(fields.get("firmware version")),
+        lid=block.number("base lid"),
+        sm_lid=block.number("sm lid"),
+        cap_mask=block.number("capability mask"),
+        firmware=block.text("firmware version"),
         hca_type=hca_type,
         software=is_software(device),
     )

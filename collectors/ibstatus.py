@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_topo.collectors.ib_rate import is_software, parse_rate, parse_state, port_state, transport
-from gpu_topo.collectors.ib_text import Block, blocks, facts, number, text
+from gpu_topo.collectors.ib_text import Block, blocks, facts
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.host import Port
@@ -22,22 +22,22 @@ def _begin(line: str) -> tuple[str | None, int | None] | None:
 
 
 def _port(block: Block) -> Port:
-    device, port, fields = block
-    layer = text(fields.get("link_layer"))
-    rate, lanes, speed = parse_rate(fields.get("rate", ""))
-    gid = text(fields.get("default gid")) or ""
+    device = block.device
+    layer = block.text("link_layer")
+    rate, lanes, speed = parse_rate(block.get("rate") or "")
+    gid = block.text("default gid") or ""
     return Port(
         device=device,
-        port=port,
+        port=block.port,
         link_layer=layer,
         transport=transport(device, layer),
-        state=port_state(fields.get("state", "")),
-        phys_state=parse_state(fields.get("phys state", "")),
+        state=port_state(block.get("state") or ""),
+        phys_state=parse_state(block.get("phys state") or ""),
         rate_gbps=rate,
         lanes=lanes,
         speed=speed,
-        lid=number(fields.get("base lid"), "ibstatus: base lid"),
-        sm_lid=number(fields.get("sm lid"), "ibstatus: sm lid"),
+        lid=block.number("base lid"),
+        sm_lid=block.number("sm lid"),
         # The upper half of an InfiniBand GID is the subnet's.
         subnet_prefix=":".join(gid.split(":")[:4]) if layer == "InfiniBand" and gid.count(":") == 7 else None,
         software=is_software(device),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_topo.collectors.ib_rate import is_software, port_state, transport
-from gpu_topo.collectors.ib_text import Block, blocks, facts, number, text
+from gpu_topo.collectors.ib_text import Block, blocks, facts
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.host import Port
@@ -47,19 +47,19 @@ def _code(value: str | None) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _rate(fields: dict[str, str]) -> tuple[float | None, int | None, str | None]:
+def _rate(block: Block) -> tuple[float | None, int | None, str | None]:
     """Gb/s, lanes and speed name: `-v` prints the lanes and the rate of one of them."""
-    width = _WIDTH.match(fields.get("active_width", ""))
-    lane = _LANE.match(fields.get("active_speed", ""))
+    width = _WIDTH.match(block.get("active_width") or "")
+    lane = _LANE.match(block.get("active_speed") or "")
     lanes = int(width.group(1)) or None if width else None
     gbps = lanes * float(lane.group(1)) if lanes and lane else None
-    return gbps or None, lanes, _SPEEDS.get(_code(fields.get("active_speed")) or 0)
+    return gbps or None, lanes, _SPEEDS.get(_code(block.get("active_speed")) or 0)
 
 
-def _gid_types(fields: dict[str, str]) -> frozenset[str] | None:
+def _gid_types(block: Block) -> frozenset[str] | None:
     """The RoCE versions of the GIDs, spelled as sysfs does; None where none is told."""
     types = set()
-    for name, value in fields.items():
+    for name, value in block.fields.items():
         if name.startswith("gid["):
             kind = value.rpartition(", ")[2] if ", " in value else ""
             if kind.startswith("RoCE v"):
@@ -68,31 +68,31 @@ def _gid_types(fields: dict[str, str]) -> frozenset[str] | None:
 
 
 def _port(block: Block) -> Port:
-    device, port, fields = block
-    layer = text(fields.get("link_layer"))
-    vendor = known(number(fields.get("vendor_id"), "vendor_id"))
-    part = known(number(fields.get("vendor_part_id"), "vendor_part_id"))
-    rate, lanes, speed = _rate(fields)
+    device = block.device
+    layer = block.text("link_layer")
+    vendor = known(block.number("vendor_id"))
+    part = known(block.number("vendor_part_id"))
+    rate, lanes, speed = _rate(block)
     return Port(
         device=device,
-        port=port,
+        port=block.port,
         link_layer=layer,
-        transport=transport(device, layer, node_type=fields.get("transport"), vendor_id=vendor),
-        state=port_state(fields.get("state", "")),
-        phys_state=_PHYS_STATES.get(_code(fields.get("phys_state")) or 0),
+        transport=transport(device, layer, node_type=block.get("transport"), vendor_id=vendor),
+        state=port_state(block.get("state") or ""),
+        phys_state=_PHYS_STATES.get(_code(block.get("phys_state")) or 0),
         rate_gbps=rate,
         lanes=lanes,
         speed=speed,
-        lid=number(fields.get("port_lid"), "ibv_devinfo: port_lid"),
-        sm_lid=number(fields.get("sm_lid"), "ibv_devinfo: sm_lid"),
-        cap_mask=number(fields.get("port_cap_flags"), "ibv_devinfo: port_cap_flags"),
-        mtu=number(fields.get("active_mtu"), "ibv_devinfo: active_mtu"),
-        firmware=text(fields.get("fw_ver")),
-        board_id=text(fields.get("board_id")),
+        lid=block.number("port_lid"),
+        sm_lid=block.number("sm_lid"),
+        cap_mask=block.number("port_cap_flags"),
+        mtu=block.number("active_mtu"),
+        firmware=block.text("fw_ver"),
+        board_id=block.text("board_id"),
         # What sysfs and ibstat print for the same part.
         hca_type=f"MT{part}" if vendor == _MELLANOX and part else None,
         software=is_software(device),
-        gid_types=_gid_types(fields),
+        gid_types=_gid_types(block),
     )
 
 

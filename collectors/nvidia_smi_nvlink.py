@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.address import normalise
@@ -18,10 +19,7 @@ from gpu_topo.model.reading import FAILED, NO_DATA, Reading, Unknown
 
 KIND = "nvidia-smi nvlink"
 
-# "GPU 0: NVIDIA H200 (UUID: GPU-...)", on older drivers without the UUID; a message may follow on the same line.
-_GPU = re.compile(
-    r"\s*GPU (\d{1,4}):\s{0,8}([^()]{0,100}(?:\([^()U][^()]{0,40}\)[^()]{0,60})?)(?:\(UUID: ([^()]{1,80})\)(.*))?\Z"
-)
+_GPU = re.compile(r"\s*GPU (\d{1,4}): ?(.{0,300})")
 _BRANDS = ("NVIDIA", "Tesla", "Quadro", "GeForce", "TITAN", "GRID", "Graphics Device")
 _MIG = re.compile(r"\s*MIG \S{1,40}\s+Device\s+\d{1,3}:")
 _LINK = re.compile(r"\s*Link (\d{1,3}): ?(.{1,200})\Z")
@@ -37,10 +35,29 @@ def _begins(line: str) -> bool:
     if "Link " in line:
         link = _LINK.match(line)
         return bool(link and _question(link.group(2)))
-    if "GPU " not in line:
-        return False
-    match = _GPU.match(line)
-    return bool(match and (match.group(3) or match.group(2).startswith(_BRANDS)))
+    head = _heading(line)
+    return bool(head and (head.uuid or head.model))
+
+
+class _Heading(NamedTuple):
+    """ "GPU 0: NVIDIA H200 (UUID: GPU-...)": without the UUID on older drivers; a message may stand behind it."""
+
+    ordinal: int
+    model: str
+    uuid: str | None
+    message: str
+
+
+def _heading(line: str) -> _Heading | None:
+    match = _GPU.match(line) if "GPU " in line else None
+    if not match:
+        return None
+    text = match.group(2).strip()
+    model, mark, rest = text.partition("(UUID: ")
+    uuid, _, message = rest.partition(")")
+    if not mark and text and not text.startswith(_BRANDS):
+        return None  # prose: "GPU 0: fell off the bus"
+    return _Heading(int(match.group(1)), model.strip(), uuid or None, message.strip())
 
 
 def _question(text: str) -> str | None:
@@ -167,22 +184,18 @@ def _outputs(lines: Sequence[str]) -> list[list[_Gpu]]:
     seen: set[tuple[int | None, str | None]] = set()
     gpu: _Gpu | None = None
     for line in lines:
-        head = _GPU.match(line) if "GPU " in line else None
+        head = _heading(line)
         link = _LINK.match(line) if "Link " in line else None
         if head:
-            ordinal, model, uuid, rest = head.groups()
-            if uuid is None and not model.startswith(_BRANDS):
-                gpu = None
-                continue
-            gpu = _Gpu(int(ordinal), model.strip() or None, uuid)
+            gpu = _Gpu(head.ordinal, head.model or None, head.uuid)
             key = (gpu.ordinal, gpu.uuid)
             if not outputs or key in seen:
                 outputs.append([])
                 seen.clear()
             seen.add(key)
             outputs[-1].append(gpu)
-            if rest:
-                gpu.add_message(rest)
+            if head.message:
+                gpu.add_message(head.message)
         elif link:
             if gpu is None:
                 gpu = _Gpu(None, None, None)

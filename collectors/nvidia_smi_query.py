@@ -191,7 +191,9 @@ def _read_errors(lines: Sequence[str], where: str) -> Facts:
         status = _failure(line)
         if status:
             return Facts(SourceStatus(name, status, line), driver=DriverState("nvml", status, line))
-    return Facts(SourceStatus(name, OK, "no devices were found"), driver=DriverState("nvml", "ok", lines[0]))
+    return Facts(
+        SourceStatus(name, OK, "no devices were found"), driver=DriverState("nvml", "ok", lines[0], lists_all=False)
+    )
 
 
 def read(lines: Sequence[str], where: str) -> list[Facts]:

@@ -140,14 +140,14 @@ class _Matrix:
             local_cpus=cpus if _LIST.match(cpus) else None,
             numa_node=_numa(values.get("NUMA Affinity")),
             # Its own memory is a NUMA node only where the GPU is coherent with the CPU (Grace).
-            c2c=True if values.get("GPU NUMA ID", "").isdigit() else None,
+            c2c=True if values.get("GPU NUMA ID", "").isdecimal() else None,
         )
 
 
 def _numa(text: str | None) -> Reading[int]:
     if text is None:
         return None
-    return int(text) if text.isdigit() and len(text) < 6 else Unknown(NO_DATA, f"topo -m: NUMA Affinity {text[:40]}")
+    return int(text) if text.isdecimal() and len(text) < 6 else Unknown(NO_DATA, f"topo -m: NUMA Affinity {text[:40]}")
 
 
 def _facts(matrix: _Matrix, where: str) -> Facts:
