@@ -80,7 +80,7 @@ def _line(data: mmap.mmap, start: int) -> str:
 def _from_udev(wanted: Mapping[int, list[int]]) -> dict[Ids, str]:
     """The same from the udev database, for functions of this machine: systems without pci.ids may have it."""
     try:
-        import pyudev  # ten milliseconds: only where there is no list
+        import pyudev  # type: ignore[import-untyped]  # ten milliseconds: only where there is no list
 
         return names_of(wanted, (device.properties for device in pyudev.Context().list_devices(subsystem="pci")))
     except (ImportError, OSError, UnicodeDecodeError):
