@@ -57,10 +57,6 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", clean(text))
 
 
-def _cell(text: str) -> str:
-    return escape(text) or " "
-
-
 def code(text: str) -> str:
     """Inline code that a backtick inside does not end."""
     text = clean(text)
@@ -86,9 +82,10 @@ def _head(report: Report) -> Iterable[str]:
     else:
         counted = tally(report)
         yield (f"**{counted}.** " if counted else "") + escape(headline(report)) + "."
-    details = [text for text in (known(platform.product), known(platform.kernel), platform.kind) if text]
+    kernel = known(platform.kernel)
+    details = [known(platform.product), f"kernel {kernel}" if kernel else None, f"platform {platform.kind}"]
     yield ""
-    yield escape(", ".join(details))
+    yield escape(", ".join(text for text in details if text))
     for note in report.notes:
         yield ""
         yield f"> {escape(note)}"
@@ -149,7 +146,7 @@ def _limits(rows: Sequence[Limit]) -> list[str]:
     networked = any(row.nic for row in rows)
     titles = ["GPU", "NUMA node", "PCIe", *([fabric] if fabric else [])]
     titles += ["nearest NIC", "way to it", "port", "narrowest"] if networked else []
-    lines = ["", "### Limits, GB/s in each direction", "", _row(titles), _row(["---"] * len(titles))]
+    cells_of_rows: list[list[str]] = []
     for row in rows:
         cells = [row.name, "?" if row.numa_node is None else str(row.numa_node), link_gbs(row.link) or "?"]
         if fabric:
@@ -158,12 +155,14 @@ def _limits(rows: Sequence[Limit]) -> list[str]:
             near = f"{row.nic} ({row.nic_kind})" if row.nic else "-"
             where = f"{gbs(row.narrowest_gbs)} ({row.narrowest})" if row.narrowest else "-"
             cells += [near, gbs(row.path_gbs) if row.nic else "-", gbs(row.port_gbs) if row.nic else "-", where]
-        lines.append(_row(cells))
-    return lines
+        cells_of_rows.append(cells)
+    return ["", "### Limits, GB/s in each direction", "", *table_lines(titles, cells_of_rows)]
 
 
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+def table_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table in GitHub's spelling; cells are escaped."""
+    lines = [f"| {' | '.join(escape(title) for title in titles)} |", f"|{' --- |' * len(titles)}"]
+    return lines + [f"| {' | '.join(escape(cell) for cell in row)} |" for row in rows]
 
 
 def _unassessed(report: Report) -> list[str]:
