@@ -145,14 +145,13 @@ def _core(
         kind, part = _by_ids(vendor, device, class_code, subsystem, bridge, forwards)
     else:
         kind, part = _by_name(vendor, spelled, model, class_code, bridge, forwards)
-    role = catalogue.display_role(vendor, device) if kind == GPU and vendor is not None and device is not None else ""
     unsure = kind == STORAGE or (kind == GPU and part is None and vendor in (AMD, INTEL))
     return _Core(
         kind,
         part,
         "" if _NUMBER.search(spelled) else spelled,
         _last_name(kind, vendor, device, part) or spelled or "unknown device",
-        role == "apu",
+        part is not None and part.form_factor == "integrated",
         unsure,
     )
 
@@ -179,7 +178,7 @@ def _by_ids(
     if base == 0x03:
         if vendor not in _GPU_VENDORS or catalogue.display_role(vendor, device) == "management":
             return OTHER, None
-        return GPU, catalogue.gpu_part(vendor, device, subsystem)
+        return GPU, catalogue.gpu_part(vendor, device, subsystem) or catalogue.integrated_part(vendor, device)
     if base == 0x12:
         part = catalogue.gpu_part(vendor, device, subsystem)
         # AMD and NVIDIA build nothing else under this class; Intel's NPUs share it with none of its listed GPUs.

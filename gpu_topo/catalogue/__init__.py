@@ -174,12 +174,22 @@ def gpu_part_by_name(model: str) -> Part | None:
     return _agreed(map(_gpu, _gpus_by_name().get(_normalised(model), ())))
 
 
+def _display_row(vendor_id: int, device_id: int) -> list[str] | None:
+    rows = _rows("displays.csv", _ids(vendor_id, device_id))
+    return rows[0] if rows else None
+
+
 @lru_cache(maxsize=_CACHED)
 def display_role(vendor_id: int, device_id: int) -> str:
     """apu (inside a processor or chipset) | management (a server's own display), "" for every other display."""
-    for row in _rows("displays.csv", _ids(vendor_id, device_id)):
-        return row[3]
-    return ""
+    row = _display_row(vendor_id, device_id)
+    return row[3] if row else ""
+
+
+def integrated_part(vendor_id: int, device_id: int) -> Part | None:
+    """The graphics inside a processor or chipset with exactly these ids: a name, and no link to judge."""
+    row = _display_row(vendor_id, device_id)
+    return Part(name=row[2], form_factor="integrated", market="consumer") if row and row[3] == "apu" else None
 
 
 # --- network, switches, bridges --------------------------------------------------------------------------------
