@@ -1,0 +1,35 @@
+"""Reading one machine: each collector asks one source and brings home facts, without judging them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import NamedTuple, cast
+
+from gpu_topo.collectors.context import Context
+from gpu_topo.model.facts import Facts
+from gpu_topo.source import Source
+
+Collect = Callable[[Source, Context], Facts]
+
+
+class Collector(NamedTuple):
+    """A source by name; its module is imported when it is first asked."""
+
+    name: str
+    module: str
+
+    def collect(self, source: Source, context: Context) -> Facts:
+        """Ask the source. Never raises on what a machine holds."""
+        return cast(Collect, import_module(self.module).collect)(source, context)
+
+
+COLLECTORS: tuple[Collector, ...] = (
+    Collector("platform", "gpu_topo.collectors.platform"),
+    Collector("pcie", "gpu_topo.collectors.pcie"),
+    Collector("nvml", "gpu_topo.collectors.nvml"),
+    Collector("rdma", "gpu_topo.collectors.rdma"),
+    Collector("net", "gpu_topo.collectors.net"),
+    Collector("block", "gpu_topo.collectors.block"),
+    Collector("kfd", "gpu_topo.collectors.kfd"),
+)

@@ -1,0 +1,93 @@
+"""Judging: every rule looks at one Node and says what is wrong with it, or why it cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpu_topo.classifier import (
+    acs,
+    host,
+    pcie_errors,
+    pcie_lost,
+    pcie_path,
+    pcie_speed,
+    pcie_width,
+)
+from gpu_topo.classifier.rule import Rule
+from gpu_topo.model.finding import CRITICAL, SEVERITIES, WARNING, Finding, Unassessed
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.node import ACCELERATOR, GPU, Node
+from gpu_topo.model.reading import known
+
+__all__ = ["RULES", "Judgement", "classify", "verdict"]
+
+# In the order of INTERFACE: PCIe, NVLink and its kin, ports, the node.
+RULES: tuple[Rule, ...] = (
+    *pcie_width.RULES,
+    *pcie_speed.RULES,
+    *pcie_path.RULES,
+    *pcie_errors.RULES,
+    *pcie_lost.RULES,
+    *acs.RULES,
+    *host.RULES,
+)
+
+# An accelerator counts as assessed when one of these could judge it.
+_ABOUT_LINKS = ("pcie-width-degraded", "pcie-speed-degraded")
+_ABOUT_BONDS = ("nvlink-inactive", "xgmi-degraded", "hccs-degraded")
+
+
+class Judgement(NamedTuple):
+    """What all rules together concluded: findings worst first, then what could not be judged."""
+
+    findings: tuple[Finding, ...]
+    unassessed: tuple[Unassessed, ...]
+
+
+def classify(node: Node, past: Past = Past(), policy: Policy = Policy()) -> Judgement:
+    """Run every rule that the policy asks for. Accepted findings stay in the list and are marked."""
+    findings: list[Finding] = []
+    unassessed: dict[tuple[str, str, str], Unassessed] = {}
+    for rule in RULES:
+        if (policy.only and rule.code not in policy.only) or rule.code in policy.skip:
+            continue
+        for conclusion in rule.judge(node, past, policy):
+            if isinstance(conclusion, Finding):
+                findings.append(_accepted(conclusion, policy))
+            else:
+                unassessed.setdefault((conclusion.code, conclusion.subject, conclusion.reason), conclusion)
+    findings.sort(key=_rank)
+    return Judgement(tuple(findings), tuple(unassessed.values()))
+
+
+def _accepted(finding: Finding, policy: Policy) -> Finding:
+    for subject in (finding.subject, "*"):
+        acceptance = policy.accepted.get((finding.code, subject))
+        if acceptance is not None and not (acceptance.until and policy.now and acceptance.until[:10] < policy.now[:10]):
+            return finding._replace(accepted=acceptance)
+    return finding
+
+
+def _rank(finding: Finding) -> tuple[int, float, str, str]:
+    return (SEVERITIES.index(finding.severity), -(finding.lost_gbs or 0.0), finding.code, finding.subject)
+
+
+def verdict(node: Node, findings: Sequence[Finding], unassessed: Sequence[Unassessed]) -> str:
+    """critical | warning | unknown | ok. Accepted findings do not count; unknown: no rule could judge an accelerator."""
+    severities = {f.severity for f in findings if f.accepted is None}
+    for severity in (CRITICAL, WARNING):
+        if severity in severities:
+            return severity
+    accelerators = [d for d in node.devices.values() if d.kind in (GPU, ACCELERATOR) and not d.integrated]
+    if not accelerators:
+        return "ok"
+    open_questions = {(u.code, u.subject) for u in unassessed}
+    for device in accelerators:
+        if device.link is not None and any((code, device.address) not in open_questions for code in _ABOUT_LINKS):
+            return "ok"
+    for gpu in node.gpus:
+        asked = known(gpu.nvlinks) is not None or bool(node.accelerator_links)
+        if asked and not any((code, s) in open_questions for code in _ABOUT_BONDS for s in (gpu.address, "node")):
+            return "ok"
+    return "unknown"

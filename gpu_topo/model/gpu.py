@@ -97,3 +97,4 @@ class DriverState(NamedTuple):
     version: Reading[str] = None
     lists_all: bool = True  # False: container or job that is shown some GPUs only
     openable_minors: Reading[frozenset[int]] = None  # /dev/nvidia<minor> that exist and may be opened
+    minors: Mapping[str, int] = EMPTY  # address -> minor, also of GPUs that the kernel driver has and NVML did not list

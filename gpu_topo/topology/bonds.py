@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gpu_topo.model.address import sort_key
@@ -68,28 +68,27 @@ def bonds(node: Node) -> Bonds:
         for link in links_of[gpu.address]:
             if link.remote in by_address and link.remote != gpu.address and link.remote_kind != "nvswitch":
                 direct.setdefault(link.remote, []).append(link)
-        for other, links in direct.items():
+        for other, ends in direct.items():
             pair = key(gpu.address, other)
-            if pair not in found or (found[pair].links or 0) < len(links):
-                found[pair] = Bond(f"NV{len(links)}", len(links), _sum(gpu, tuple(links)))
-    switched = [g for g in node.gpus if switched_links(node, g)]
-    for i, a in enumerate(switched):
-        for b in switched[i + 1 :]:
-            fewer = min((a, b), key=lambda g: len(switched_links(node, g)))
-            links = switched_links(node, fewer)
-            found.setdefault(
-                key(a.address, b.address), Bond(f"NV{len(links)}", len(links), _sum(fewer, links), switched=True)
-            )
-    for link in node.accelerator_links:
-        count = known(link.links)
-        prefix = _PREFIX.get(link.kind.lower(), "XG")
-        if link.state != "inactive":
-            found[key(link.a, link.b)] = Bond(f"{prefix}{count or 1}", count, known(link.gbs))
-    for (a, b), kind in node.stated_paths.items():
-        if kind.startswith("NV") and kind[2:].isdigit() and a in by_address and b in by_address:
+            if pair not in found or (found[pair].links or 0) < len(ends):
+                found[pair] = Bond(f"NV{len(ends)}", len(ends), _sum(gpu, ends))
+    switched = [(gpu, switched_links(node, gpu)) for gpu in node.gpus]
+    switched = [(gpu, links) for gpu, links in switched if links]
+    for i, (a, links_a) in enumerate(switched):
+        for b, links_b in switched[i + 1 :]:
+            fewer, links = (a, links_a) if len(links_a) <= len(links_b) else (b, links_b)
+            bond = Bond(f"NV{len(links)}", len(links), _sum(fewer, links), switched=True)
+            found.setdefault(key(a.address, b.address), bond)
+    for other_link in node.accelerator_links:
+        count = known(other_link.links)
+        prefix = _PREFIX.get(other_link.kind.lower(), "XG")
+        if other_link.state != "inactive":
+            found[key(other_link.a, other_link.b)] = Bond(f"{prefix}{count or 1}", count, known(other_link.gbs))
+    for (name_a, name_b), kind in node.stated_paths.items():
+        if kind.startswith("NV") and kind[2:].isdigit() and name_a in by_address and name_b in by_address:
             count = int(kind[2:])
-            each = _nominal(by_address[a])
-            found.setdefault(key(a, b), Bond(kind, count, each * count if each else None))
+            each = _nominal(by_address[name_a])
+            found.setdefault(key(name_a, name_b), Bond(kind, count, each * count if each else None))
     return found
 
 
@@ -108,7 +107,7 @@ def switched_links(node: Node, gpu: Gpu) -> tuple[NvLink, ...]:
     return links if seen or (attached and len(node.gpus) > 4) else ()
 
 
-def _sum(gpu: Gpu, links: tuple[NvLink, ...]) -> float | None:
+def _sum(gpu: Gpu, links: Sequence[NvLink]) -> float | None:
     rates = [link_gbs(gpu, link) for link in links]
     known_rates = [rate for rate in rates if rate is not None]
     return round(sum(known_rates), 3) if known_rates and len(known_rates) == len(rates) else None

@@ -43,7 +43,9 @@ def _is_gpu(node: Node, gpu: Gpu) -> bool:
     device = node.devices.get(gpu.address)
     if device is None:
         return True
-    return not device.integrated and (device.kind == GPU or any(gpu.address in (a.a, a.b) for a in node.accelerator_links))
+    return not device.integrated and (
+        device.kind == GPU or any(gpu.address in (a.a, a.b) for a in node.accelerator_links)
+    )
 
 
 def _why_unknown(node: Node, gpus: list[Gpu]) -> str:

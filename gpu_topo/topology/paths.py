@@ -147,7 +147,7 @@ class Router:
             device = devices.get(address)
             link = device.link if device is not None else None
             # A link belongs to its lower end; a downstream or root port shows the same link from above.
-            if device is None or link is None or link.port is None and address not in (a, b):
+            if device is None or link is None or (link.port is None and address not in (a, b)):
                 continue
             if link.gbs is not None and link.trusted:
                 rates.append(link.gbs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_topo.model.node import BRIDGE, Device, Switch
+from gpu_topo.model.node import BRIDGE, Device, Part, Switch
 from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, Function
 from gpu_topo.topology.tree import parent_of, port_type
 
@@ -17,49 +17,47 @@ _TWO_LEVEL: Mapping[tuple[int, int], tuple[tuple[int, int], ...]] = {
 }
 
 
-def chip_of(devices: Mapping[str, Device], functions: Mapping[str, Function]) -> dict[str, str]:
+def chip_of(functions: Mapping[str, Function], parts: Mapping[str, Part | None]) -> dict[str, str]:
     """For every bridge that is a port of a switch chip, the chip's id: the address of its topmost port.
 
-    A chipset's or a card's own bridges are no switch that somebody could plug into; the catalogue tells them apart.
+    parts: what the catalogue has of each bridge. A chipset's or a card's own bridges are no switch that somebody could
+    plug into; the catalogue tells them apart.
     """
     chips: dict[str, str] = {}
-    for address, device in devices.items():  # address order: parents may come later, so ports resolve recursively
-        if device.kind == BRIDGE:
-            _chip(devices, functions, address, chips)
+    for address in parts:  # address order: what is above may come later, so ports resolve recursively
+        _chip(functions, parts, address, chips)
     return {port: chip for port, chip in chips.items() if chip}
 
 
-def _chip(devices: Mapping[str, Device], functions: Mapping[str, Function], address: str, chips: dict[str, str]) -> str:
+def _chip(
+    functions: Mapping[str, Function], parts: Mapping[str, Part | None], address: str, chips: dict[str, str]
+) -> str:
     """The chip that a bridge belongs to, "" where it is none; remembered in `chips`."""
     known = chips.get(address)
     if known is not None:
         return known
     chips[address] = ""  # ends a cycle in a damaged recording
-    device = devices[address]
-    function = functions[address]
-    above = devices.get(parent_of(function) or "")
+    function, part = functions[address], parts[address]
+    above = functions.get(parent_of(function) or "")
+    if above is not None and above.address not in parts:
+        above = None
     kind = port_type(functions, function)
     chip = ""
-    if device.part is not None and device.part.internal_bridge:
+    if part is not None and part.internal_bridge:
         chip = ""
     elif kind == UPSTREAM_PORT:
-        chip = address if _is_switch_chip(device, functions, address) else ""
-        if chip and above is not None and _inner(function, functions[above.address]):
-            chip = _chip(devices, functions, above.address, chips) or address
+        # An upstream port is a switch's unless the catalogue knows it as part of a chipset.
+        chip = address if part is None or part.switch_chip else ""
+        if chip and above is not None and _inner(function, above):
+            chip = _chip(functions, parts, above.address, chips) or address
     elif kind == DOWNSTREAM_PORT and above is not None:
-        chip = _chip(devices, functions, above.address, chips)
-    elif kind is None and device.part is not None and device.part.switch_chip:
-        # A recording without port types (NCCL XML): a switch part below a switch part is its downstream side.
-        same = above is not None and above.kind == BRIDGE and _same_id(function, functions[above.address])
-        chip = (_chip(devices, functions, above.address, chips) if same and above is not None else "") or address
+        chip = _chip(functions, parts, above.address, chips)
+    elif kind is None and part is not None and part.switch_chip:
+        # A recording without port types (NCCL XML): a switch part below the same part is its downstream side.
+        same = above is not None and _same_id(function, above)
+        chip = (_chip(functions, parts, above.address, chips) if same and above is not None else "") or address
     chips[address] = chip
     return chip
-
-
-def _is_switch_chip(device: Device, functions: Mapping[str, Function], address: str) -> bool:
-    """An upstream port is a switch's unless the catalogue knows it as part of a chipset or of a card."""
-    part = device.part
-    return part is None or part.switch_chip
 
 
 def _same_id(a: Function, b: Function) -> bool:

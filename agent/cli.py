@@ -1,0 +1,167 @@
+"""The command line: finds the command, loads only what it needs, and turns what a user got wrong into one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpu_topo import __version__
+from gpu_topo.agent.errors import UNUSABLE, UserError
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Command(NamedTuple):
+    """A command, one line about it, and its module, imported when it is called."""
+
+    name: str
+    help: str
+
+    @property
+    def module(self) -> str:
+        return f"gpu_topo.agent.commands.{self.name}"
+
+
+COMMANDS = (
+    Command("inspect", "audit this machine, a copied tree or recordings once"),
+    Command("matrix", "GPUs, NICs and storage: path kind and GB/s between each two"),
+    Command("capture", "record what an audit reads, for replay elsewhere"),
+    Command("baseline", "remember this machine as right, show what changed, accept a finding"),
+    Command("rules", "list the rules, or explain one"),
+    Command("serve", "the daemon: Prometheus metrics, health, JSON, the picture page"),
+    Command("textfile", "write the metrics once, for node_exporter's textfile collector"),
+    Command("config", "check the configuration, or show it with its defaults"),
+    Command("schema", "print the JSON Schema of the JSON report"),
+    Command("completion", "print shell completion for bash, zsh or fish"),
+)
+
+EXAMPLES = """examples:
+  gpu-topo inspect                              audit this machine
+  gpu-topo inspect --json --fail-on critical    for scripts: 0 ok, 1 warning, 2 critical, 3 could not inspect
+  sudo gpu-topo inspect                         also reads access control (ACS) and payload sizes
+  gpu-topo inspect nvidia-bug-report.log.gz     audit what somebody sent you
+  lspci -vvv | gpu-topo inspect -               or pasted
+  gpu-topo matrix                               who reaches whom, and how fast
+  gpu-topo rules pcie-width-degraded            what a finding means
+
+gpu-topo never writes to the machine that it inspects and runs no other program."""
+
+
+def parser_of(command: Command) -> argparse.ArgumentParser:
+    """The argument parser of one command."""
+    import argparse
+    from importlib import import_module
+
+    module = import_module(command.module)
+    parser = _Parser(
+        prog=f"gpu-topo {command.name}",
+        description=command.help[0].upper() + command.help[1:] + ".",
+        epilog=getattr(module, "EPILOG", None),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.arguments(parser)
+    parser.set_defaults(run=module.run)
+    return parser
+
+
+def _parser_class() -> type[argparse.ArgumentParser]:
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        """Wrong usage is one line and exit status 3, as everything that keeps an audit from happening."""
+
+        def error(self, message: str) -> None:  # type: ignore[override]
+            raise UserError(f"{self.prog}: {message}", f"try '{self.prog} --help'")
+
+    return Parser
+
+
+def _Parser(**options: object) -> argparse.ArgumentParser:
+    return _parser_class()(**options)  # type: ignore[arg-type]
+
+
+def help_text() -> str:
+    """What `gpu-topo --help` prints."""
+    width = max(len(command.name) for command in COMMANDS)
+    rows = "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS)
+    return (
+        "usage: gpu-topo COMMAND [OPTIONS]\n\n"
+        "How this GPU node is really wired and running, what is degraded, what it costs and what to do.\n\n"
+        f"commands:\n{rows}\n\n"
+        "options:\n  -h, --help     this text; 'gpu-topo COMMAND --help' for a command's own\n"
+        "  -V, --version  print the version\n\n"
+        f"{EXAMPLES}\n"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except UserError as error:
+        print(f"gpu-topo: {error}" if not str(error).startswith("gpu-topo") else error, file=sys.stderr)
+        return UNUSABLE
+    except BrokenPipeError:
+        # The reader left (head, a pager): nothing more to say, and nothing to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else "--help"
+    if first in ("-V", "--version"):
+        sys.stdout.write(f"gpu-topo {__version__}\n")
+        return 0
+    if first in ("-h", "--help", "help"):
+        sys.stdout.write(help_text())
+        return 0 if arguments else UNUSABLE
+    command = next((c for c in COMMANDS if c.name == first), None)
+    if command is None:
+        import difflib
+
+        close = difflib.get_close_matches(first, [c.name for c in COMMANDS], n=1)
+        hint = f"did you mean '{close[0]}'?" if close else "see 'gpu-topo --help'"
+        raise UserError(f"there is no command '{first}'", hint)
+    args = parser_of(command).parse_args(arguments[1:])
+    status = args.run(args)
+    return int(status)
+
+
+def entry() -> None:
+    """What the console script calls: runs, flushes, and leaves at once.
+
+    A read that hangs in the kernel holds its thread for ever; leaving without waiting is the only way out, and it
+    spares every other run the interpreter's tear-down.
+    """
+    import gc
+
+    gc.disable()  # one short pass over immutable facts: there is no garbage worth looking for
+    status = 1
+    try:
+        status = main()
+    except SystemExit as leaving:  # argparse's --help
+        status = leaving.code if isinstance(leaving.code, int) else 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        os.write(2, f"gpu-topo: cannot write the report: {error.strerror}\n".encode())
+        status = UNUSABLE
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    entry()

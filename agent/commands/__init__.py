@@ -1,0 +1,1 @@
+"""One module a command: `arguments(parser)` says what it takes, `run(args)` does it and returns the exit status."""

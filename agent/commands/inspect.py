@@ -1,0 +1,112 @@
+"""gpu-topo inspect: the one-off audit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+
+from gpu_topo.agent import intake
+from gpu_topo.agent.errors import CRITICAL, OK, UNUSABLE, WARNING
+from gpu_topo.agent.output import write
+from gpu_topo.agent.policy import policy_of
+from gpu_topo.model.finding import Report
+
+FORMATS = ("text", "json", "markdown", "html", "svg", "prometheus")
+
+EPILOG = """exit status: 0 nothing at or above --fail-on, 1 the worst is a warning, 2 critical, 3 could not inspect
+
+recordings are told apart by content: captures, tar archives of /sys, nvidia-bug-report.log.gz, lspci -vvv, -xxxx,
+-tv and -nn, nvidia-smi -q, -q -x, topo -m, topo -p2p, nvlink -s and -R, ibstat, ibstatus, ibv_devinfo -v,
+NCCL and hwloc XML; gzipped or not, several in one file, with prompts and prose between
+
+examples:
+  gpu-topo inspect
+  gpu-topo inspect --expect gpus=8,nics=8 --fail-on critical
+  gpu-topo inspect --format markdown > ticket.md
+  gpu-topo inspect lspci.txt nvidia-smi-q.txt ibstat.txt"""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What inspect takes."""
+    intake.arguments(parser)
+    add = parser.add_argument
+    add("--format", choices=FORMATS, default="text", help="default text")
+    add("--json", action="store_const", const="json", dest="format", help="short for --format json")
+    add("--output", metavar="FILE", help="write the report there instead of to standard output")
+    add("--fail-on", choices=("warning", "critical", "never"), default="warning", help="default warning")
+    add("--only", action="append", metavar="CODE", help="judge by this rule only (may be repeated)")
+    add("--skip", action="append", metavar="CODE", help="leave this rule out (may be repeated)")
+    add("--expect", metavar="gpus=8,nics=8", help="fail where the machine has fewer")
+    add("--all", action="store_true", help="every PCI function in the JSON report")
+    add("--paths", choices=("near", "all"), default="near", help="all: every pair, however many endpoints")
+    add("--color", choices=("auto", "always", "never"), default="auto", help="default auto; NO_COLOR is honoured")
+    add("--require-assessed", action="store_true", help="exit 3 where no rule could judge an accelerator")
+    add("--config.file", metavar="FILE", help="configuration (default /etc/gpu-topo/gpu-topo.toml, where it exists)")
+    add("--baseline", metavar="FILE", help="judge against this saved baseline too")
+
+
+def run(args: Namespace) -> int:
+    """Audit, write the report, and say with the exit status how it is."""
+    policy, past = policy_of(args)
+    report = intake.report_of(args, policy, past)
+    report = report._replace(all_functions=args.all, all_paths=args.paths == "all")
+    write(rendered(report, args), args.output)
+    return status_of(report, args.fail_on, args.require_assessed)
+
+
+def rendered(report: Report, args: Namespace) -> str:
+    """The report in the format that was asked for; only that format's module is loaded."""
+    form = args.format
+    if form == "json":
+        from gpu_topo.exporters import json
+
+        return json.render(report)
+    if form == "markdown":
+        from gpu_topo.exporters import markdown
+
+        return markdown.render(report)
+    if form == "html":
+        from gpu_topo.exporters import html
+
+        return html.render(report)
+    if form == "svg":
+        from gpu_topo.exporters import svg
+
+        return svg.render(report)
+    if form == "prometheus":
+        from gpu_topo.exporters import prometheus
+
+        return prometheus.render(report).decode()
+    from gpu_topo.exporters import text
+
+    return text.render(report, width=columns(), color=colored(args), ascii_only=not _unicode())
+
+
+def columns() -> int:
+    """The terminal's width, 80 where there is none; never so wide or narrow that a report is unreadable."""
+    import shutil
+
+    return max(40, min(shutil.get_terminal_size((80, 24)).columns, 250))
+
+
+def colored(args: Namespace) -> bool:
+    """Whether to use colour: --color, else NO_COLOR (no-color.org), else whether a terminal reads it."""
+    if args.color != "auto":
+        return bool(args.color == "always")
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or args.output:
+        return False
+    return sys.stdout.isatty()
+
+
+def _unicode() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()
+
+
+def status_of(report: Report, fail_on: str = "warning", require_assessed: bool = False) -> int:
+    """The exit status of a report, as the monitoring plug-ins have it."""
+    if report.verdict == "critical":
+        return OK if fail_on == "never" else CRITICAL
+    if report.verdict == "warning":
+        return WARNING if fail_on == "warning" else OK
+    return UNUSABLE if report.verdict == "unknown" and require_assessed else OK

@@ -1,0 +1,15 @@
+"""What a user got wrong: one line and a hint, exit status 3. Everything else is a bug and a traceback."""
+
+from __future__ import annotations
+
+OK = 0
+WARNING = 1
+CRITICAL = 2
+UNUSABLE = 3  # could not inspect, or wrong usage: the monitoring plug-ins' UNKNOWN
+
+
+class UserError(Exception):
+    """A message for a person and what to do about it, printed on one line."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)

@@ -1,0 +1,95 @@
+"""From what the command line names to a report: this machine, a copied tree, or recordings of one machine."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from gpu_topo.agent.errors import UserError
+from gpu_topo.agent.inspect import audit, conclude
+from gpu_topo.agent.scan import scan
+from gpu_topo.model.facts import ABSENT, DENIED, Facts
+from gpu_topo.model.finding import Report
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.source import Live, Source, is_readable_tree
+
+DEFAULT_TIMEOUT = 10.0
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """The flags of every command that looks at a machine."""
+    parser.add_argument("files", nargs="*", metavar="FILE", help="recordings of one machine; - for standard input")
+    parser.add_argument("--root", metavar="DIR", help="audit a copied file tree (DIR/sys, DIR/proc)")
+    parser.add_argument(
+        "--timeout", type=_seconds, default=DEFAULT_TIMEOUT, metavar="SECONDS", help="for the whole audit (default 10)"
+    )
+    parser.add_argument(
+        "--samples", type=_count, default=1, metavar="N", help="look N times, a second apart, to tell idle from slow"
+    )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise ValueError(text)
+    return value
+
+
+_seconds.__name__ = "number of seconds"
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 600:
+        raise ValueError(text)
+    return value
+
+
+_count.__name__ = "number from 1 to 600"
+
+
+def source_of(args: Namespace) -> Source:
+    """This machine, or the tree that --root names."""
+    if args.root is None:
+        return Live("/")
+    if not is_readable_tree(args.root):
+        raise UserError(f"{args.root}: no file tree of a machine: looked for {args.root}/sys and {args.root}/proc")
+    return Live(args.root)
+
+
+def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past()) -> Report:
+    """The report on whatever the command line names."""
+    if args.files:
+        if args.root is not None:
+            raise UserError("--root and FILE cannot be combined", "give one or the other")
+        return conclude(facts_of_files(args.files, args.timeout, policy), policy, past)
+    report = audit(source_of(args), policy, past, args.timeout, args.samples)
+    if not report.node.devices and all(
+        s.status in (ABSENT, DENIED) for s in report.node.sources if s.name != "platform"
+    ):
+        where = f"{args.root}/sys/bus/pci" if args.root else "/sys/bus/pci"
+        raise UserError(f"nothing to inspect: no source could be read, {where} among them")
+    return report
+
+
+def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list[Facts]:
+    """The facts of every recording that is understood; the others are named on standard error, one line each."""
+    from gpu_topo.collectors.recording import read_inputs
+
+    facts: list[Facts] = []
+    for entry in read_inputs(names):
+        if entry.problem:
+            print(f"gpu-topo: {entry.problem}", file=sys.stderr)
+        if entry.source is not None:
+            facts.extend(scan(entry.source, timeout, policy.exclude))
+        facts.extend(entry.facts)
+    if not any(_says_something(fact) for fact in facts):
+        raise UserError(f"nothing to inspect: none of {len(names)} inputs holds facts of a machine")
+    return facts
+
+
+def _says_something(fact: Facts) -> bool:
+    return bool(
+        fact.functions or fact.gpus or fact.ports or fact.peers or fact.accelerator_links or fact.driver or fact.blocks
+    )

@@ -1,0 +1,43 @@
+"""What the operator decided, from flags and the configuration file; loaded only where there is any of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import Namespace
+
+from gpu_topo.agent.errors import UserError
+from gpu_topo.classifier import RULES
+from gpu_topo.model.history import Past, Policy
+
+DEFAULT_FILE = "/etc/gpu-topo/gpu-topo.toml"
+
+
+def policy_of(args: Namespace) -> tuple[Policy, Past]:
+    """The policy of a one-off command, and the past that a baseline gives it."""
+    flags = {
+        name: given if isinstance(given, list) else [given]
+        for name in ("only", "skip", "expect")
+        if (given := getattr(args, name, None)) is not None
+    }
+    file = getattr(args, "config.file", None)
+    baseline = getattr(args, "baseline", None)
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    policy = Policy(now=today)
+    # A configuration describes the machine that it lies on: recordings and trees of others are judged without it.
+    local = not getattr(args, "files", None) and getattr(args, "root", None) is None
+    if file is not None or flags or (local and os.path.exists(DEFAULT_FILE)):
+        from gpu_topo.agent import config
+
+        codes = [rule.code for rule in RULES]
+        try:
+            loaded = config.load(file if file is not None or local else os.devnull, flags, codes)
+        except config.ConfigError as error:
+            raise UserError(str(error)) from None
+        policy = config.policy(loaded, today)
+        baseline = baseline or (loaded.baseline_file or None if local else None)
+    if baseline is None:
+        return policy, Past()
+    from gpu_topo.agent.baseline import past_of
+
+    return past_of(baseline, policy)

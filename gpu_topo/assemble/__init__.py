@@ -1,0 +1,281 @@
+"""The readings of several sources and samples become one Node.
+
+Facts come in order; a later source of the same kind is a later sample of the same machine, and its values win.
+Sources of different kinds complete each other: a value beats an unknown, and what only guesses never overrules what
+was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gpu_topo.assemble.gpus import DriverViews, by_address, order, renamed
+from gpu_topo.assemble.links import bottleneck, from_driver, join
+from gpu_topo.assemble.merge import merge_functions, merge_platform, merge_ports
+from gpu_topo.catalogue import gpu_part_by_name
+from gpu_topo.identify import Identity, hypervisor_of_functions, identify
+from gpu_topo.model.address import sort_key
+from gpu_topo.model.facts import Facts
+from gpu_topo.model.finding import CAUSE_VM
+from gpu_topo.model.gpu import AcceleratorLink, DriverGpu, DriverState
+from gpu_topo.model.host import VIRTUAL_MACHINE, Port
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, Link, LinkSample, Node, Part, Switch
+from gpu_topo.model.pci import Function
+from gpu_topo.model.reading import Unknown, known
+from gpu_topo.topology.paths import pair_key
+from gpu_topo.topology.switches import build, chip_of
+from gpu_topo.topology.tree import path_to
+
+NVIDIA = 0x10DE
+Names = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], str]]
+
+
+def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = False) -> Node:
+    """One Node from everything that was read. names: looks up part names by (vendor, device), where the machine
+    has such a list."""
+    functions = merge_functions([fact for fact in facts if fact.functions])
+    identities = _identify_all(functions, names)
+    nvidia = sorted((a for a, i in identities.items() if i.kind == GPU and _is_nvidia(functions[a])), key=sort_key)
+    views, gpu_names = by_address(facts, nvidia)
+    _add_unseen(functions, identities, views)
+    ports = merge_ports(facts)
+    devices, switches = _devices(functions, identities, views)
+    platform = merge_platform(
+        facts,
+        hypervisor_of_functions(functions.values()),
+        [word for v in views.values() if (word := known(v.view.virtualization))],
+    )
+    rename = {**gpu_names, **_nic_names(ports)}
+    stated, p2p = _peers(facts, rename)
+    return Node(
+        platform=platform,
+        sources=tuple(fact.source for fact in facts),
+        devices=devices,
+        gpus=_gpus(devices, views, rename, facts),
+        accelerator_links=_accelerator_links(facts, rename),
+        ports=ports,
+        netdevs=tuple({n.name: n for fact in facts for n in fact.netdevs}.values()),
+        blocks=tuple({b.name: b for fact in facts for b in fact.blocks}.values()),
+        switches=switches,
+        stated_paths=stated,
+        p2p=p2p,
+        drivers=_drivers(facts),
+        unread=_unread(facts),
+        live=live,
+        hidden_links=dict.fromkeys(devices, CAUSE_VM) if platform.kind == VIRTUAL_MACHINE else {},
+    )
+
+
+def _is_nvidia(function: Function) -> bool:
+    return function.vendor_id == NVIDIA
+
+
+def _identify_all(functions: Mapping[str, Function], names: Names | None) -> dict[str, Identity]:
+    """Kind, name and part of every function, in address order."""
+    wanted = {
+        (f.vendor_id, f.device_id)
+        for f in functions.values()
+        if f.name is None and f.vendor_id is not None and f.device_id is not None
+    }
+    found = names(wanted) if names is not None and wanted else {}
+    return {address: identify(functions[address], found) for address in sorted(functions, key=sort_key)}
+
+
+def _add_unseen(
+    functions: dict[str, Function], identities: dict[str, Identity], views: Mapping[str, DriverViews]
+) -> None:
+    """GPUs that only a driver tool knows: the recording holds no PCI listing, or it lists other functions."""
+    for address in sorted(views, key=sort_key):
+        view = views[address].view
+        if address not in functions:
+            functions[address] = Function(address, view.vendor_id, view.device_id, numa_node=view.numa_node)
+        identity = identities.get(address) or identify(functions[address])
+        model = known(view.model)
+        part = identity.part or (gpu_part_by_name(model) if model else None)
+        if identity.kind not in (GPU, ACCELERATOR) or part is not identity.part or address not in identities:
+            kind = identity.kind if identity.kind in (GPU, ACCELERATOR) else GPU
+            name = model or identity.name if address not in identities else identity.name
+            identities[address] = Identity(kind, name, part, identity.integrated)
+
+
+def _devices(
+    functions: Mapping[str, Function], identities: Mapping[str, Identity], views: Mapping[str, DriverViews]
+) -> tuple[dict[str, Device], dict[str, Switch]]:
+    """Every function in its place, and the switch chips."""
+    known_paths: dict[str, tuple[str, ...]] = {}
+    paths = {address: path_to(functions, address, known_paths) for address in identities}
+    links: dict[str, Link | None] = {}
+    parts: dict[str, Part | None] = {}
+    for address, identity in identities.items():
+        function = functions[address]
+        if identity.kind == BRIDGE:
+            parts[address] = identity.part
+        link = join(functions, function) if function.link is not None or function.link_gbs is not None else None
+        if link is None and address in views and function.answers is not False:
+            link = _driver_link(views[address].view)
+        links[address] = link
+    chips = chip_of(functions, parts)
+    devices = {}
+    for address, identity in identities.items():
+        path = paths[address]
+        chip = None
+        if chips:
+            for step in reversed(path):
+                chip = chips.get(step)
+                if chip is not None:
+                    break
+        devices[address] = Device(
+            address,
+            identity.kind,
+            identity.name,
+            functions[address],
+            identity.part,
+            links[address],
+            path,
+            chip,
+            bottleneck(path, links) if len(path) > 2 and identity.kind != BRIDGE else None,
+            identity.integrated,
+        )
+    return devices, build(devices, chips)
+
+
+def _driver_link(view: DriverGpu) -> Link | None:
+    return from_driver(view.link, view.gpu_max_speed_gts, view.host_max_speed_gts) if view.link is not None else None
+
+
+def _gpus(
+    devices: Mapping[str, Device],
+    views: Mapping[str, DriverViews],
+    rename: Mapping[str, str],
+    facts: Sequence[Facts],
+) -> tuple[Gpu, ...]:
+    """GPUs and accelerators with what their driver says, by the driver's index."""
+    listed = _listed(facts, views)
+    earlier = _link_samples(facts)
+    gpus = []
+    for address, device in devices.items():
+        if device.kind not in (GPU, ACCELERATOR) or device.function.physical_function:
+            continue
+        found = views.get(address)
+        samples = earlier.get(address, ())
+        if found is None:
+            nvidia = _is_nvidia(device.function)
+            gpus.append(
+                Gpu(
+                    address,
+                    part=device.part,
+                    vendor_id=device.function.vendor_id,
+                    samples=samples,
+                    listed=False if nvidia and listed and device.function.driver == "nvidia" else None,
+                )
+            )
+            continue
+        gpus.append(_gpu(device, found, rename, samples))
+    return tuple(sorted(gpus, key=lambda gpu: order(gpu.ordinal, gpu.address)))
+
+
+def _gpu(device: Device, found: DriverViews, rename: Mapping[str, str], samples: tuple[LinkSample, ...]) -> Gpu:
+    view = found.view
+    links = view.nvlinks
+    return Gpu(
+        address=device.address,
+        ordinal=view.ordinal,
+        uuid=view.uuid,
+        model=view.model,
+        architecture=view.architecture,
+        pstate=view.pstate,
+        utilization=view.utilization,
+        busy=_busy(found.samples),
+        mig=view.mig,
+        partitions=view.partitions,
+        nvlinks=links if links is None or isinstance(links, Unknown) else renamed(links, rename),
+        fabric=view.fabric,
+        driver_link=_driver_link(view),
+        samples=samples + found.samples,
+        replays=view.replays,
+        minor=view.minor,
+        lost=view.lost,
+        listed=not view.lost,
+        virtualization=view.virtualization,
+        c2c=view.c2c,
+        throttle=view.throttle,
+        bar1_bytes=view.bar1_bytes,
+        part=device.part,
+        vendor_id=device.function.vendor_id,
+        unknowns=view.unknowns,
+    )
+
+
+def _busy(samples: Sequence[LinkSample]) -> bool | None:
+    """Whether the GPU works, by the latest look: utilisation, else a P-state that only an idle GPU takes."""
+    if not samples:
+        return None
+    last = samples[-1]
+    if last.utilization is not None:
+        return last.utilization > 0
+    return False if last.pstate is not None and last.pstate >= 5 else None
+
+
+def _listed(facts: Sequence[Facts], views: Mapping[str, DriverViews]) -> bool:
+    """Whether a driver that works as a whole lists GPUs by address, so that one it does not list is missing."""
+    for fact in facts:
+        working = fact.driver is not None and fact.driver.library == "nvml" and fact.driver.status == "ok"
+        if working and any(gpu.address and not gpu.lost for gpu in fact.gpus):
+            return True
+    return False
+
+
+def _link_samples(facts: Sequence[Facts]) -> dict[str, tuple[LinkSample, ...]]:
+    """Link speeds that PCI sources saw, oldest first; only worth keeping where there are several looks."""
+    sources = [fact for fact in facts if fact.functions and not fact.structure_only]
+    if not sources or (len(sources) == 1 and not any(fact.gpus for fact in facts)):
+        return {}
+    samples: dict[str, tuple[LinkSample, ...]] = {}
+    for fact in sources:
+        for f in fact.functions:
+            if f.link is None or not f.link_trusted or (f.class_code or 0) >> 16 not in (0x03, 0x0B, 0x12):
+                continue
+            look = LinkSample(known(f.link.speed_gts), known(f.link.width))
+            samples[f.address] = (*samples.get(f.address, ()), look)
+    return samples
+
+
+def _nic_names(ports: Sequence[Port]) -> dict[str, str]:
+    """RDMA device -> address of its function, where known."""
+    return {port.device: address for port in ports if (address := known(port.address))}
+
+
+def _peers(
+    facts: Sequence[Facts], rename: Mapping[str, str]
+) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], Mapping[str, str]]]:
+    stated: dict[tuple[str, str], str] = {}
+    p2p: dict[tuple[str, str], Mapping[str, str]] = {}
+    for fact in facts:
+        for peer in fact.peers:
+            pair = pair_key(rename.get(peer.a, peer.a), rename.get(peer.b, peer.b))
+            if peer.kind is not None:
+                stated[pair] = peer.kind
+            if peer.p2p:
+                p2p[pair] = {**p2p.get(pair, {}), **peer.p2p}
+    return stated, p2p
+
+
+def _accelerator_links(facts: Sequence[Facts], rename: Mapping[str, str]) -> tuple[AcceleratorLink, ...]:
+    found = {}
+    for fact in facts:
+        for link in fact.accelerator_links:
+            a, b = pair_key(rename.get(link.a, link.a), rename.get(link.b, link.b))
+            found[(link.kind, a, b)] = link._replace(a=a, b=b)
+    return tuple(found.values())
+
+
+def _drivers(facts: Sequence[Facts]) -> dict[str, DriverState]:
+    return {fact.driver.library: fact.driver for fact in facts if fact.driver is not None}
+
+
+def _unread(facts: Sequence[Facts]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for fact in facts:
+        for what, number in fact.unread.items():
+            counts[what] = counts.get(what, 0) + number
+    return counts

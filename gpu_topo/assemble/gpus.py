@@ -1,0 +1,101 @@
+"""What drivers and their tools say of GPUs, put onto the PCI functions that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gpu_topo.assemble.merge import fill
+from gpu_topo.model.address import sort_key
+from gpu_topo.model.facts import Facts
+from gpu_topo.model.gpu import DriverGpu, NvLink
+from gpu_topo.model.node import LinkSample
+from gpu_topo.model.reading import known
+
+
+class DriverViews(NamedTuple):
+    """All that drivers said of one GPU: the merged view and one sample for each look, oldest first."""
+
+    view: DriverGpu
+    samples: tuple[LinkSample, ...]
+
+
+def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str, DriverViews], dict[str, str]]:
+    """Each driver's GPUs by PCI address, and the address of every name that recordings use (GPU0).
+
+    nvidia: addresses of the NVIDIA GPUs that were seen on PCI, in address order. A tool that gives no addresses is
+    matched by UUID, then by the index that another tool gave, then by place where the numbers agree; else its GPUs
+    keep their names.
+    """
+    index, uuids = _keys(facts)
+    views: dict[str, DriverViews] = {}
+    for fact in facts:
+        nameless = [gpu for gpu in fact.gpus if gpu.address is None]
+        for gpu in fact.gpus:
+            address = gpu.address or _match(gpu, nameless, index, uuids, nvidia)
+            before = views.get(address)
+            merged = gpu if before is None else fill(before.view, gpu)
+            sample = _sample(gpu)
+            samples = (before.samples if before else ()) + ((sample,) if sample else ())
+            views[address] = DriverViews(
+                merged._replace(lost=gpu.lost or (before.view.lost if before else False)), samples
+            )
+    names = {f"GPU{v.view.ordinal}": address for address, v in views.items() if v.view.ordinal is not None}
+    return views, names
+
+
+def _keys(facts: Sequence[Facts]) -> tuple[dict[int, str], dict[str, str]]:
+    """Address by index and by UUID, from the tools that give both. A UUID that two GPUs carry was masked."""
+    index: dict[int, str] = {}
+    uuids: dict[str, set[str]] = {}
+    for fact in facts:
+        for gpu in fact.gpus:
+            if gpu.address is None:
+                continue
+            if gpu.ordinal is not None:
+                index.setdefault(gpu.ordinal, gpu.address)
+            uuid = known(gpu.uuid)
+            if uuid:
+                uuids.setdefault(uuid, set()).add(gpu.address)
+    return index, {uuid: min(found) for uuid, found in uuids.items() if len(found) == 1}
+
+
+def _match(
+    gpu: DriverGpu,
+    nameless: Sequence[DriverGpu],
+    index: Mapping[int, str],
+    uuids: Mapping[str, str],
+    nvidia: Sequence[str],
+) -> str:
+    uuid = known(gpu.uuid)
+    same = [other for other in nameless if known(other.uuid) == uuid]
+    if uuid and uuid in uuids and len(same) == 1:
+        return uuids[uuid]
+    if gpu.ordinal is not None and gpu.ordinal in index:
+        return index[gpu.ordinal]
+    if gpu.ordinal is not None and len(nvidia) == len(nameless) and not index and gpu.ordinal < len(nvidia):
+        return nvidia[gpu.ordinal]
+    return f"GPU{gpu.ordinal}" if gpu.ordinal is not None else (uuid or "GPU?")
+
+
+def _sample(gpu: DriverGpu) -> LinkSample | None:
+    link = gpu.link
+    if link is None and known(gpu.pstate) is None and known(gpu.utilization) is None:
+        return None
+    return LinkSample(
+        known(link.speed_gts) if link else None,
+        known(link.width) if link else None,
+        known(gpu.pstate),
+        known(gpu.utilization),
+        known(gpu.clocks_idle),
+    )
+
+
+def renamed(links: Sequence[NvLink], names: Mapping[str, str]) -> tuple[NvLink, ...]:
+    """The links with recordings' names (GPU3) replaced by addresses."""
+    return tuple(link._replace(remote=names.get(link.remote or "", link.remote)) for link in links)
+
+
+def order(gpu_ordinal: int | None, address: str) -> tuple[int, tuple[int, int, int, str]]:
+    """By the driver's index, then by address."""
+    return (gpu_ordinal if gpu_ordinal is not None else 1 << 20, sort_key(address))

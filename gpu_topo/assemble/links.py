@@ -1,0 +1,117 @@
+"""The two ends of a link joined: what it runs at, what both ends can do together, and the narrowest on a path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpu_topo.model.node import Link
+from gpu_topo.model.pci import DOWNSTREAM_PORT, ROOT_PORT, Function, LinkEnd
+from gpu_topo.model.reading import Reading, known
+from gpu_topo.model.units import pcie_gbs
+from gpu_topo.topology.tree import parent_of, port_type
+
+
+def _at_least(maximum: Reading[float], running: Reading[float]) -> Reading[float]:
+    """A maximum is at least what the link runs at, whatever it claims (emulated and old ports claim less)."""
+    most, now = known(maximum), known(running)
+    return now if most is not None and now is not None and now > most else maximum
+
+
+def _lanes_at_least(maximum: Reading[int], running: Reading[int]) -> Reading[int]:
+    most, now = known(maximum), known(running)
+    return now if most is not None and now is not None and now > most else maximum
+
+
+def _min_speed(a: Reading[float], b: Reading[float]) -> float | None:
+    first, second = known(a), known(b)
+    return None if first is None or second is None else min(first, second)
+
+
+def _min_width(a: Reading[int], b: Reading[int]) -> int | None:
+    first, second = known(a), known(b)
+    return None if first is None or second is None else min(first, second)
+
+
+def join(functions: Mapping[str, Function], function: Function) -> Link | None:
+    """The link above a function. For root and downstream ports, whose link leads down, only their own end."""
+    end = function.link
+    gbs = known(function.link_gbs)
+    if end is None:
+        return Link(gbs=gbs, trusted=function.link_trusted) if gbs is not None else None
+    above = functions.get(parent_of(function) or "")
+    if function.bridge and port_type(functions, function) in (ROOT_PORT, DOWNSTREAM_PORT, None):
+        return _own(end, function.link_trusted)
+    speed, width = end.speed_gts, end.width
+    max_speed = _at_least(end.max_speed_gts, speed)
+    max_width = _lanes_at_least(end.max_width, width)
+    port = port_speed = port_width = None
+    if above is not None:
+        port = above.address
+        other = above.link
+        if other is not None and port_type(functions, above) in (ROOT_PORT, DOWNSTREAM_PORT, None):
+            # Both ends run at the same speed and width: what the lower end shows, the port can do.
+            port_speed = _at_least(_at_least(other.max_speed_gts, other.speed_gts), speed)
+            port_width = _lanes_at_least(_lanes_at_least(other.max_width, other.width), width)
+    expected_speed = _min_speed(max_speed, port_speed)
+    expected_width = _min_width(max_width, port_width)
+    running = pcie_gbs(known(speed), known(width))
+    return Link(
+        port,
+        speed,
+        width,
+        max_speed,
+        max_width,
+        port_speed,
+        port_width,
+        expected_speed,
+        expected_width,
+        running if running is not None else gbs,
+        pcie_gbs(expected_speed, expected_width),
+        function.link_trusted,
+    )
+
+
+def _own(end: LinkEnd, trusted: bool) -> Link:
+    return Link(
+        speed_gts=end.speed_gts,
+        width=end.width,
+        max_speed_gts=_at_least(end.max_speed_gts, end.speed_gts),
+        max_width=_lanes_at_least(end.max_width, end.width),
+        gbs=pcie_gbs(known(end.speed_gts), known(end.width)),
+        trusted=trusted,
+    )
+
+
+def from_driver(
+    end: LinkEnd, gpu_max_speed: Reading[float], host_max_speed: Reading[float], trusted: bool = True
+) -> Link:
+    """The link as the driver of a GPU sees it: the port is only known by the host's maximum speed."""
+    max_speed = _at_least(gpu_max_speed if known(gpu_max_speed) is not None else end.max_speed_gts, end.speed_gts)
+    host = _at_least(host_max_speed, end.speed_gts)
+    return Link(
+        None,
+        end.speed_gts,
+        end.width,
+        max_speed,
+        _lanes_at_least(end.max_width, end.width),
+        host,
+        None,
+        _min_speed(max_speed, host),
+        None,
+        pcie_gbs(known(end.speed_gts), known(end.width)),
+        None,
+        trusted,
+    )
+
+
+def bottleneck(path: tuple[str, ...], links: Mapping[str, Link | None]) -> str | None:
+    """The address on a path, itself last, whose link upwards is narrowest and narrower than the device's own."""
+    own = links.get(path[-1]) if path else None
+    if own is None or own.gbs is None or not own.trusted:
+        return None
+    narrowest, least = None, own.gbs
+    for address in path[:-1]:
+        link = links.get(address)
+        if link is not None and link.port is not None and link.gbs is not None and link.gbs < least - 1e-6:
+            narrowest, least = address, link.gbs
+    return narrowest

@@ -1,0 +1,172 @@
+"""Access control bits that send peer-to-peer traffic up to the processor instead of straight across."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_topo.classifier.links import AMD, called
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import (
+    CAUSE_BY_DESIGN,
+    CAUSE_DENIED,
+    CAUSE_NOT_RECORDED,
+    CAUSE_PASSTHROUGH,
+    CAUSE_VM,
+    LINK_PARTNERS,
+    WARNING,
+    Finding,
+    Unassessed,
+)
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.host import VIRTUAL_MACHINE
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Node
+from gpu_topo.model.pci import ACS_REDIRECTS
+from gpu_topo.model.reading import DENIED, Unknown, known
+from gpu_topo.topology.lookup import lookup
+from gpu_topo.topology.tree import root_bus
+
+ACS = "acs-blocks-p2p"
+INTEL = 0x8086
+_X86 = frozenset({"x86_64", "x86", "i386", "i686", "amd64"})
+_REMEDY = (
+    "switch ACS off in the board's firmware settings, where it has such an option",
+    "if this machine passes no devices to virtual machines, boot without iommu=on or with pci=disable_acs_redir=ADDRESS",
+    "or clear the bits of this bridge until the next boot: setpci -v -s ADDRESS ECAP_ACS+0x6.w=0000",
+)
+
+
+def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """acs-blocks-p2p: for every bridge on a path between two peers, once."""
+    peers = _peers(node)
+    if len(peers) < 2 or not any(_computes(d) for d in peers):
+        return
+    if node.platform.kind == VIRTUAL_MACHINE:
+        yield Unassessed(ACS, "node", "in a virtual machine the host's access control is hidden", CAUSE_VM)
+        return
+    if not _is_x86(node):
+        yield Unassessed(ACS, "node", "only judged on x86: other platforms may need the redirect bits", CAUSE_BY_DESIGN)
+        return
+    through = _bridges_between(node, peers)
+    unread: list[str] = []
+    refused = False
+    passed = sorted({d.address for d in peers if d.function.driver == "vfio-pci"})
+    for bridge, users in through.items():
+        device = node.devices[bridge]
+        bits = device.function.acs
+        if isinstance(bits, Unknown):
+            unread.append(bridge)
+            refused = refused or bits.why == DENIED
+        elif bits is None:
+            if device.function.port_type is None and device.function.link is not None:
+                unread.append(bridge)
+        elif bits & ACS_REDIRECTS:
+            yield _finding(node, device, sorted(bits & ACS_REDIRECTS), sorted(users))
+    if unread:
+        reason = (
+            "reading access control needs root (CAP_SYS_ADMIN)" if refused else "access control bits are not recorded"
+        )
+        cause = CAUSE_DENIED if refused else CAUSE_NOT_RECORDED
+        yield Unassessed(ACS, "node", f"{reason}: {len(unread)} bridges between peers", cause)
+    for address in passed:
+        yield Unassessed(ACS, address, "bound to vfio-pci: a guest needs the isolation", CAUSE_PASSTHROUGH)
+
+
+def _computes(device: Device) -> bool:
+    return device.kind in (GPU, ACCELERATOR)
+
+
+def _peers(node: Node) -> list[Device]:
+    """GPUs and accelerators that can do peer-to-peer, and NICs with RDMA; not what is passed to a guest."""
+    found = []
+    for device in node.devices.values():
+        if device.function.physical_function or device.integrated or not device.path:
+            continue
+        if (_computes(device) and _can_p2p(device)) or (device.kind == NIC and _does_rdma(node, device)):
+            found.append(device)
+    return found
+
+
+def _can_p2p(device: Device) -> bool:
+    """GeForce cards have no peer-to-peer over PCIe, whatever the bridges allow."""
+    if device.part is not None and device.part.market:
+        return "consumer" not in device.part.market.lower() and "consumer" not in device.part.form_factor.lower()
+    return "geforce" not in device.name.lower()
+
+
+def _does_rdma(node: Node, device: Device) -> bool:
+    if any(not port.software for port in lookup(node).ports(device.address)):
+        return True
+    return (device.function.class_code or 0) >> 8 in (0x0207, 0x0C06)
+
+
+def _is_x86(node: Node) -> bool:
+    arch = known(node.platform.arch)
+    if arch is not None:
+        return arch.lower() in _X86
+    return any(
+        d.kind == BRIDGE and d.function.parent is None and d.function.vendor_id in (INTEL, AMD)
+        for d in node.devices.values()
+    )
+
+
+def _bridges_between(node: Node, peers: list[Device]) -> dict[str, set[str]]:
+    """Every bridge on a path between two peers of which one computes -> the peers that use it."""
+    functions = lookup(node).functions
+    by_root: dict[str, list[Device]] = {}
+    for device in peers:
+        if device.function.driver == "vfio-pci":
+            continue
+        root = root_bus(functions, device.path)
+        if root is not None:
+            by_root.setdefault(root, []).append(device)
+    through: dict[str, set[str]] = {}
+    for group in by_root.values():
+        for i, a in enumerate(group):
+            for b in group[i + 1 :]:
+                if not (_computes(a) or _computes(b)):
+                    continue
+                shared = 0
+                while shared < min(len(a.path), len(b.path)) and a.path[shared] == b.path[shared]:
+                    shared += 1
+                for bridge in (*a.path[shared:-1], *b.path[shared:-1]):
+                    if bridge in node.devices:
+                        through.setdefault(bridge, set()).update((a.address, b.address))
+    return through
+
+
+def _finding(node: Node, device: Device, bits: list[str], users: list[str]) -> Finding:
+    shown = ", ".join(users[:4]) + (f" and {len(users) - 4} more" if len(users) > 4 else "")
+    return Finding(
+        ACS,
+        WARNING,
+        device.address,
+        f"{called(device)} redirects peer-to-peer traffic to the processor ({'+'.join(bits)}): {shown}",
+        LINK_PARTNERS,
+        "GPUDirect between these devices goes up to the root complex and back: less bandwidth, more latency, and on "
+        "some platforms NCCL hangs",
+        tuple(step.replace("ADDRESS", device.address) for step in _REMEDY),
+        f"lspci -s {device.address} -vvv | grep ACSCtl",
+        related=tuple(users),
+        observed={"acs": bits},
+        expected={"acs": []},
+    )
+
+
+RULES = (
+    Rule(
+        ACS,
+        (WARNING,),
+        "access control redirects peer-to-peer traffic to the processor",
+        "the redirect bits (ReqRedir, CmpltRedir) of every bridge between two GPUs, or a GPU and an RDMA NIC, under one "
+        "host bridge",
+        "source validation or upstream forwarding alone; GeForce cards, which have no peer-to-peer; virtual machines, "
+        "other processors than x86, devices bound to vfio-pci (unassessed)",
+        _REMEDY,
+        (
+            "NVIDIA/nccl#2079 (redirect on root ports hung NCCL), #606 (source validation alone is harmless)",
+            "linux-rdma/rdma-core#1644, GoogleCloudPlatform/cluster-toolkit#6097 (platforms that need the bits)",
+            "PCI Express Base Specification 7.7.11 (Access Control Services)",
+        ),
+        judge,
+    ),
+)

@@ -1,0 +1,207 @@
+"""What the PCIe rules share: which links there are to judge, and why one cannot be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpu_topo.model.address import slot_of
+from gpu_topo.model.finding import (
+    CAUSE_ASLEEP,
+    CAUSE_BY_DESIGN,
+    CAUSE_DENIED,
+    CAUSE_NOT_RECORDED,
+    CAUSE_UNREADABLE,
+    CAUSE_VM,
+    CRITICAL,
+    INFO,
+    WARNING,
+)
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Gpu, Node
+from gpu_topo.model.pci import UPSTREAM_PORT
+from gpu_topo.model.reading import ASLEEP, DENIED, LOST, NO_DATA, NOT_RECORDED, Reading, Unknown, known
+from gpu_topo.model.units import describe_link
+from gpu_topo.topology.lookup import lookup
+from gpu_topo.topology.roles import role
+
+AMD = 0x1022
+NVME_CLASS = 0x0108
+MATTERS = frozenset({GPU, ACCELERATOR, NIC, STORAGE, NVSWITCH})
+
+TRAINING = {
+    GPU: "host-to-device copies, data loading, checkpoints and PCIe peer traffic of this GPU run at this rate; "
+    "every step of the job waits for its slowest GPU",
+    ACCELERATOR: "data loading and collectives of this accelerator run at this rate; the job waits for its slowest one",
+    NVSWITCH: "the management of the NVLink fabric is slowed; initialisation may time out",
+    NIC: "collectives between nodes run at the rate of the slowest NIC: the whole job, not this node alone",
+    STORAGE: "data loading and checkpoints from this device are slower",
+    BRIDGE: "everything below this switch shares the narrower uplink: host copies, data loading and RDMA that cross it",
+}
+
+
+def owners(node: Node) -> Iterator[Device]:
+    """The lower end of every PCIe link: endpoints and upstream ports, each link once.
+
+    The functions of one device share one link: its lowest function stands for them. Virtual functions beside their
+    physical function have none.
+    """
+    seen = set()
+    for device in node.devices.values():
+        function = device.function
+        if device.link is None or function.physical_function or (function.bridge and not is_upstream(node, device)):
+            continue
+        slot = slot_of(device.address)
+        if slot not in seen:
+            seen.add(slot)
+            yield device
+
+
+def is_upstream(node: Node, device: Device) -> bool:
+    """Whether a bridge's own link leads up: the upstream port of a switch or of a card."""
+    return lookup(node).port_type(device.address) == UPSTREAM_PORT
+
+
+def is_chipset(device: Device) -> bool:
+    """A bridge inside a chipset: AMD builds no switches, and a catalogued bridge that is neither switch nor card."""
+    if device.kind != BRIDGE:
+        return False
+    part = device.part
+    if part is not None:
+        return not part.switch_chip and not part.internal_bridge
+    return device.function.vendor_id == AMD
+
+
+def served(node: Node, device: Device) -> Device:
+    """The device that a link is for: a bridge inside a card stands for that card's GPU or NIC, else itself."""
+    if device.kind != BRIDGE or device.part is None or not device.part.internal_bridge:
+        return device
+    below = lookup(node).below(device.address)
+    return below[0] if len({slot_of(d.address) for d in below}) == 1 else device
+
+
+def gpu_of(node: Node, device: Device) -> Gpu | None:
+    """What the driver says of the GPU that a link is for, None for other devices.
+
+    A bridge above a single GPU, and nothing else, inherits that GPU's load.
+    """
+    address = device.address
+    if device.kind == BRIDGE:
+        below = lookup(node).below(address)
+        if len(below) != 1:
+            return None
+        address = below[0].address
+    return lookup(node).gpus.get(address)
+
+
+def not_judged(node: Node, device: Device) -> tuple[str, str] | None:
+    """Why nothing of a device's link may be judged, as (reason, cause); None where it may."""
+    function = device.function
+    if device.address in node.hidden_links:
+        return "in a virtual machine the link registers are emulated, the real link is hidden", CAUSE_VM
+    if isinstance(function.answers, Unknown) and function.answers.why == ASLEEP:
+        return "the device is suspended and reading it would wake it", CAUSE_ASLEEP
+    if function.power == "D3cold":
+        return "the device is in D3cold and reading it would wake it", CAUSE_ASLEEP
+    if function.answers is False:
+        return "the device no longer answers", CAUSE_UNREADABLE
+    if device.integrated:
+        return "integrated in the processor: it has no link of its own", CAUSE_BY_DESIGN
+    gpu = lookup(node).gpus.get(device.address)
+    if (device.part is not None and device.part.c2c) or (gpu is not None and known(gpu.c2c)):
+        return "the host link is a chip-to-chip link, its PCIe values mean nothing", CAUSE_BY_DESIGN
+    if device.link is not None and not device.link.trusted:
+        return "the recording holds maxima or guesses instead of link values", CAUSE_NOT_RECORDED
+    return None
+
+
+def why_unknown(reading: Reading[int] | Reading[float], what: str) -> tuple[str, str]:
+    """The reason and cause for a link value that is not known."""
+    if not isinstance(reading, Unknown):
+        return f"the {what} is not recorded", CAUSE_NOT_RECORDED
+    cause = {DENIED: CAUSE_DENIED, NOT_RECORDED: CAUSE_NOT_RECORDED, LOST: CAUSE_UNREADABLE, ASLEEP: CAUSE_ASLEEP}
+    words = {
+        DENIED: "may not be read without root",
+        NOT_RECORDED: "is not recorded",
+        NO_DATA: "is not known to the kernel either",
+        ASLEEP: "cannot be read without waking the device",
+    }
+    said = words.get(reading.why, f"could not be read: {reading.why}")
+    return f"the {what} {said} ({reading.where})", cause.get(reading.why, CAUSE_UNREADABLE)
+
+
+def line_rate_gbs(node: Node, device: Device) -> float | None:
+    """What the ports of a NIC can carry together, GB/s: their rate, else the interface's speed, else the part's."""
+    rates = [
+        rate
+        for port in lookup(node).ports(device.address)
+        if (rate := known(port.rate_gbps)) is not None and str(known(port.state) or "").startswith("ACTIVE")
+    ]
+    if not rates:
+        rates = [
+            speed / 1000
+            for net in lookup(node).netdevs(device.address)
+            if (speed := known(net.speed_mbps)) is not None and speed > 0
+        ]
+    if rates:
+        return sum(rates) / 8
+    return device.part.port_max_gbps / 8 if device.part is not None and device.part.port_max_gbps else None
+
+
+def is_fast_nic(node: Node, device: Device) -> bool:
+    """A NIC of 10 Gb/s and more."""
+    rate = line_rate_gbs(node, device)
+    return device.kind == NIC and rate is not None and rate >= 1.25
+
+
+def is_fabric_nic(node: Node, device: Device, roles: Mapping[str, str]) -> bool:
+    """A NIC with a port that carries the job's traffic between nodes."""
+    return any(role(node, port, roles) == "fabric" for port in lookup(node).ports(device.address))
+
+
+def width_severity(node: Node, device: Device, roles: Mapping[str, str]) -> str:
+    """How bad missing lanes are for this kind of device; on-board parts are often wired narrow."""
+    target = served(node, device)
+    if target.kind in (GPU, ACCELERATOR, NVSWITCH) or is_fabric_nic(node, target, roles):
+        return CRITICAL
+    if is_nvme(target) or is_fast_nic(node, target) or (device.kind == BRIDGE and device.switch == device.address):
+        return WARNING
+    return INFO
+
+
+def is_nvme(device: Device) -> bool:
+    """Storage on PCIe itself, as opposed to a host adapter."""
+    return (device.function.class_code or 0) >> 8 == NVME_CLASS
+
+
+def lost(now: float | None, expected: float | None) -> float | None:
+    """GB/s per direction that are missing, None where either side is unknown."""
+    return round(expected - now, 2) if now is not None and expected is not None else None
+
+
+def gbs(value: float | None) -> str:
+    """'31.5 GB/s', '? GB/s'."""
+    return "? GB/s" if value is None else f"{value:.1f} GB/s"
+
+
+def running(device: Device) -> str:
+    """'Gen4 x8', as the link runs."""
+    link = device.link
+    return describe_link(known(link.speed_gts), known(link.width)) if link is not None else "?"
+
+
+def called(device: Device) -> str:
+    """A device for a sentence: its name and address."""
+    return f"{device.name} at {device.address}" if device.name else device.address
+
+
+def verify_link(device: Device) -> str:
+    """The command that shows the link and its port to a person."""
+    return f"lspci -s {device.address} -vv | grep -E 'LnkCap|LnkSta'"
+
+
+def slot_words(node: Node, device: Device) -> str:
+    """'slot 3' or 'the port 0000:16:02.0'."""
+    for address in (device.link.port if device.link else None, device.address):
+        step = node.devices.get(address) if address else None
+        if step is not None and step.function.slot:
+            return f"slot {step.function.slot}"
+    return f"the port {device.link.port}" if device.link and device.link.port else "its slot"

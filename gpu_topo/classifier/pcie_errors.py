@@ -1,0 +1,148 @@
+"""PCIe errors: counters judged by growth in the daemon, what stands in them and in sticky status bits once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpu_topo.classifier.links import MATTERS, called
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import COUNTERS, CRITICAL, INFO, WARNING, Finding
+from gpu_topo.model.history import Growth, Past, Policy
+from gpu_topo.model.node import BRIDGE, Device, Node
+from gpu_topo.model.pci import Aer
+from gpu_topo.model.reading import known
+
+ERRORS = "pcie-errors"
+
+# Unsupported requests come from probing software, and an advisory non-fatal error is such a request's echo.
+_HARMLESS = frozenset({"UnsupReq", "AdvNonFatalErr", "NonFatalErr"})
+_IMPACT = (
+    "each corrected error is a packet sent again: throughput and latency of this link suffer; many of them announce a "
+    "link that falls back or a device that drops off the bus"
+)
+_REMEDY = (
+    "watch whether they grow: run the daemon, or compare two audits an hour apart",
+    "look at the kernel's messages: dmesg | grep -iE 'AER|pcieport'",
+    "reseat the card, its riser or its cable; keep risers short for Gen4 and above",
+    "swap with a working slot or card to find the bad one",
+)
+
+
+def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """pcie-errors."""
+    for device in node.devices.values():
+        function = device.function
+        if device.address in node.hidden_links or function.physical_function:
+            continue
+        if past.watching:
+            yield from _growing(device, past, policy)
+        elif function.aer is not None:
+            yield from _standing(device, function.aer)
+    if past.watching:
+        yield from _replays(node, past, policy)
+
+
+def _serious(errors: object) -> dict[str, int]:
+    """The errors that count, by name."""
+    if not isinstance(errors, Mapping):
+        return {}
+    return {name: count for name, count in errors.items() if count and name not in _HARMLESS}
+
+
+def _standing(device: Device, aer: Aer) -> Iterator[Finding]:
+    """What was counted since boot, or which status bits were set since somebody cleared them."""
+    correctable = _serious(known(aer.correctable))
+    uncorrectable = {**_serious(known(aer.nonfatal)), **_serious(known(aer.fatal))}
+    if not correctable and not uncorrectable:
+        return
+    if device.kind not in MATTERS and device.kind != BRIDGE and not uncorrectable:
+        return
+    severity = WARNING if aer.sticky and uncorrectable else INFO
+    if aer.sticky:
+        what = ", ".join(sorted(uncorrectable) + sorted(correctable))
+        words = f"{called(device)} has the error bits {what} set (since they were last cleared)"
+    else:
+        total = sum(correctable.values()) + sum(uncorrectable.values())
+        worst = max({**correctable, **uncorrectable}.items(), key=lambda item: item[1])
+        words = f"{called(device)} counted {total} PCIe errors since boot, most of them {worst[0]} ({worst[1]})"
+    yield Finding(
+        ERRORS,
+        severity,
+        device.address,
+        words,
+        COUNTERS,
+        _IMPACT,
+        _REMEDY,
+        f"lspci -s {device.address} -vv | grep -E 'UESta|CESta'; grep . /sys/bus/pci/devices/{device.address}/aer_dev_*",
+        observed={"correctable": correctable, "uncorrectable": uncorrectable, "sticky": aer.sticky},
+        expected={"correctable": 0, "uncorrectable": 0},
+    )
+
+
+def _per_hour(growth: Growth) -> float:
+    return growth.delta * 3600 / growth.seconds if growth.seconds > 0 else 0.0
+
+
+def _growing(device: Device, past: Past, policy: Policy) -> Iterator[Finding]:
+    fatal = [past.counters.get((device.address, f"aer_{kind}")) for kind in ("fatal", "nonfatal")]
+    grown = sum(growth.delta for growth in fatal if growth is not None)
+    correctable = past.counters.get((device.address, "aer_correctable"))
+    rate = _per_hour(correctable) if correctable is not None else 0.0
+    if grown > 0:
+        severity, words = CRITICAL, f"{grown} uncorrectable PCIe errors in the last hour at most"
+    elif rate > policy.correctable_per_hour:
+        severity = WARNING
+        words = f"corrected PCIe errors grow by {rate:.0f} an hour (threshold {policy.correctable_per_hour:g})"
+    else:
+        return
+    yield Finding(
+        ERRORS,
+        severity,
+        device.address,
+        f"{called(device)}: {words}",
+        COUNTERS,
+        _IMPACT,
+        _REMEDY,
+        f"grep . /sys/bus/pci/devices/{device.address}/aer_dev_*",
+        observed={"uncorrectable": grown, "correctable_per_hour": round(rate, 1)},
+        expected={"uncorrectable": 0, "correctable_per_hour": policy.correctable_per_hour},
+    )
+
+
+def _replays(node: Node, past: Past, policy: Policy) -> Iterator[Finding]:
+    for gpu in node.gpus:
+        growth = past.counters.get((gpu.address, "replays"))
+        device = node.devices.get(gpu.address)
+        if growth is None or device is None or _per_hour(growth) <= policy.replays_per_hour:
+            continue
+        yield Finding(
+            ERRORS,
+            WARNING,
+            gpu.address,
+            f"{called(device)}: PCIe replays grow by {_per_hour(growth):.0f} an hour "
+            f"(threshold {policy.replays_per_hour:g})",
+            COUNTERS,
+            _IMPACT,
+            _REMEDY,
+            "nvidia-smi -q | grep -A1 'Replays Since Reset'",
+            observed={"replays_per_hour": round(_per_hour(growth), 1)},
+            expected={"replays_per_hour": policy.replays_per_hour},
+        )
+
+
+RULES = (
+    Rule(
+        ERRORS,
+        (CRITICAL, WARNING, INFO),
+        "PCIe errors are counted, or grow",
+        "AER counters and NVML replays: in the daemon their growth over the last hour; once: what was counted since "
+        "boot, and in lspci text and configuration space the status bits that stay set until cleared",
+        "unsupported requests and advisory non-fatal errors alone, device status alone; in virtual machines",
+        _REMEDY,
+        (
+            "PCI Express Base Specification 7.8.4 (Advanced Error Reporting), 6.2.3.2.4 (advisory non-fatal errors)",
+            "linux: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats",
+        ),
+        judge,
+    ),
+)

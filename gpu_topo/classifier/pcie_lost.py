@@ -1,0 +1,93 @@
+"""Devices that are on the bus and no longer answer, or that were there before and are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_topo.classifier.links import called
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import BASELINE, CAUSE_ASLEEP, CRITICAL, LINK_PARTNERS, Finding, Unassessed
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.node import GPU, Device, Node
+from gpu_topo.model.reading import known
+from gpu_topo.topology.lookup import lookup
+
+LOST = "pcie-device-lost"
+
+_PORTABLE = frozenset({8, 9, 10, 14, 30, 31, 32})  # DMI chassis types of laptops and tablets (SMBIOS 7.4.1)
+_REMEDY = (
+    "look for what came before: dmesg | grep -iE 'Xid|AER|pcieport|fallen off'",
+    "drain the node and power-cycle it, not only reboot: the device needs its power removed",
+    "reseat the card and its power cables",
+    "if it happens again, have the card replaced",
+)
+
+
+def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """pcie-device-lost."""
+    for device in node.devices.values():
+        if device.function.answers is not False or device.function.physical_function:
+            continue
+        if device.function.power in ("suspended", "D3cold"):
+            continue
+        gpu = lookup(node).gpus.get(device.address)
+        known_lost = gpu is not None and gpu.lost
+        if not known_lost and _may_be_off(node, device):
+            yield Unassessed(
+                LOST,
+                device.address,
+                "its configuration reads all ones: lost, or only switched off as hybrid graphics do; its power state "
+                f"is not recorded (cat /sys/bus/pci/devices/{device.address}/power_state)",
+                CAUSE_ASLEEP,
+            )
+            continue
+        yield Finding(
+            LOST,
+            CRITICAL,
+            device.address,
+            f"{called(device)} is on the bus but no longer answers: its configuration reads all ones",
+            LINK_PARTNERS,
+            "jobs that use this device hang or fail; whoever opens it may hang in the driver",
+            _REMEDY,
+            f"lspci -s {device.address} -xxx | head -3",
+            observed={"configuration": "all ones"},
+            expected={"configuration": "readable"},
+        )
+    for address, kind in past.seen_devices.items():
+        if address not in node.devices and address not in policy.exclude:
+            yield Finding(
+                LOST,
+                CRITICAL,
+                address,
+                f"the {kind} at {address} was there before and is gone from the bus",
+                BASELINE,
+                "jobs that use this device fail; the node is smaller than the scheduler believes",
+                ("if it was removed on purpose, restart the daemon or save a new baseline", *_REMEDY),
+                f"lspci -s {address}",
+                observed={"present": False},
+                expected={"present": True},
+            )
+
+
+def _may_be_off(node: Node, device: Device) -> bool:
+    """Whether this looks like hybrid graphics: a second GPU beside an integrated one, or a portable machine."""
+    if device.kind != GPU or known(device.function.power) in ("D0", "active"):
+        return False
+    if known(node.platform.chassis) in _PORTABLE:
+        return True
+    return any(d.kind == GPU and d.integrated for d in node.devices.values())
+
+
+RULES = (
+    Rule(
+        LOST,
+        (CRITICAL,),
+        "a device on the bus no longer answers, or one that was there is gone",
+        "configuration space that reads all ones (revision ff, a link of 63 lanes) while the device is not suspended; "
+        "devices that an earlier scan or the baseline knows",
+        "the device is suspended or in D3cold; on hybrid-graphics machines without its power state (unassessed)",
+        _REMEDY,
+        ("PCI Express Base Specification 2.3.2 (completions with unsupported request read as all ones)",),
+        judge,
+    ),
+)

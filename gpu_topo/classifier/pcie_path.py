@@ -1,0 +1,150 @@
+"""Narrower links further up, and switches whose uplink carries less than what hangs below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_topo.classifier.links import (
+    TRAINING,
+    called,
+    gbs,
+    gpu_of,
+    is_chipset,
+    is_fast_nic,
+    is_nvme,
+    lost,
+    not_judged,
+    served,
+    verify_link,
+)
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import INFO, LINK_PARTNERS, WARNING, Finding
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.node import ACCELERATOR, GPU, Device, Link, Node
+from gpu_topo.model.reading import known
+from gpu_topo.model.units import pcie_gbs
+
+PATH = "pcie-path-bottleneck"
+OVERSUBSCRIBED = "pcie-uplink-oversubscribed"
+_ROUNDING = 1.02  # 1:1 fabrics whose parts differ by a management lane are no oversubscription
+
+
+def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """pcie-path-bottleneck."""
+    for device in node.devices.values():
+        if device.bottleneck is None and len(device.path) < 3:
+            continue
+        if device.function.physical_function or not _wants(node, device) or not_judged(node, device) is not None:
+            continue
+        own = _can_carry(node, device)
+        if own is None or device.address.rsplit(".", 1)[1] != "0":
+            continue
+        found = _narrowest(node, device, own)
+        if found is None:
+            continue
+        step, carries = found
+        yield Finding(
+            PATH,
+            WARNING,
+            device.address,
+            f"{called(device)} can carry {gbs(own)}, but the link of {called(step)} on its way to the processor "
+            f"carries {gbs(carries)}",
+            LINK_PARTNERS,
+            TRAINING.get(device.kind, "this device is slower than it could be")
+            + ", for traffic that leaves its switch",
+            (
+                f"look at the link of {step.address}: gpu-topo inspect shows whether it is degraded or built so",
+                "move the device, or what it shares the link with, to another switch or root port",
+                "accept it as designed: gpu-topo baseline accept",
+            ),
+            verify_link(step),
+            related=(step.address,),
+            observed={"gbs": carries, "at": step.address},
+            expected={"gbs": own},
+            lost_gbs=lost(carries, own),
+        )
+
+
+def _wants(node: Node, device: Device) -> bool:
+    return device.kind in (GPU, ACCELERATOR) or is_nvme(device) or is_fast_nic(node, device)
+
+
+def _can_carry(node: Node, device: Device) -> float | None:
+    """What a link carries when it is asked to: a GPU's idleness (or unknown load) does not make it narrower."""
+    link = device.link
+    if link is None or not link.trusted:
+        return None
+    width = known(link.width)
+    if width is None:
+        return None
+    return pcie_gbs(_full_speed(node, device, link), width)
+
+
+def _full_speed(node: Node, device: Device, link: Link) -> float | None:
+    speed = known(link.speed_gts)
+    if gpu_of(node, device) is not None and link.expected_speed_gts is not None:
+        return link.expected_speed_gts
+    return speed
+
+
+def _narrowest(node: Node, device: Device, own: float) -> tuple[Device, float] | None:
+    """The narrowest link above a device that is narrower than its own, with what it carries."""
+    worst: tuple[Device, float] | None = None
+    for address in device.path[:-1]:
+        step = node.devices.get(address)
+        if step is None or step.link is None or step.link.port is None or is_chipset(step):
+            continue
+        if served(node, step) is not step and device.kind not in (GPU, ACCELERATOR):
+            continue  # a DPU's own inner bridges
+        carries = _can_carry(node, step)
+        if carries is not None and carries < own - 1e-6 and (worst is None or carries < worst[1]):
+            worst = (step, carries)
+    return worst
+
+
+def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """pcie-uplink-oversubscribed."""
+    for switch in node.switches.values():
+        ratio, uplink = switch.oversubscription, switch.uplink
+        if ratio is None or uplink is None or ratio <= _ROUNDING or switch.id in node.hidden_links:
+            continue
+        yield Finding(
+            OVERSUBSCRIBED,
+            INFO,
+            switch.id,
+            f"{ratio:.1f}:1 on {switch.name or 'the switch'} at {switch.id}: {len(switch.downstream)} devices that can "
+            f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(uplink.expected_gbs)}",
+            LINK_PARTNERS,
+            "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of all "
+            "devices together cannot exceed the uplink",
+            ("usual on GPU servers; nothing to do unless host traffic of several devices at once is the bottleneck",),
+            f"lspci -tv -s {switch.id}; " + verify_link(node.devices[switch.id]),
+            related=switch.downstream,
+            observed={"downstream_gbs": switch.downstream_gbs, "uplink_gbs": uplink.expected_gbs, "ratio": ratio},
+            expected={"ratio": 1.0},
+        )
+
+
+RULES = (
+    Rule(
+        PATH,
+        (WARNING,),
+        "a link further up is narrower than the device's own",
+        "for GPUs, accelerators, NVMe and NICs of 10 Gb/s and more: the link of every bridge up to the processor, at "
+        "the speed that it reaches under load",
+        "links inside a chipset, in virtual machines, and where a GPU's idleness explains the speed of its own bridge",
+        ("move the device to another root port, or accept it as designed: gpu-topo baseline accept",),
+        ("nokyan/resources#512, ilya-zlobintsev/LACT#334 (AMD's inner x16 hides the slot), scitix/sichek#122",),
+        judge_path,
+    ),
+    Rule(
+        OVERSUBSCRIBED,
+        (INFO,),
+        "what hangs below a switch can carry more than its uplink",
+        "the sum of the links below one physical switch against its uplink",
+        "the ratio is 1:1; in virtual machines",
+        ("nothing: four GPUs on one uplink are usual",),
+        ("NVIDIA/nccl#439 and #820 (virtual switches of one chip)",),
+        judge_uplink,
+    ),
+)

@@ -1,0 +1,218 @@
+"""A link below the speed that both ends can do, where idleness does not explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gpu_topo.classifier.links import (
+    MATTERS,
+    TRAINING,
+    called,
+    gbs,
+    gpu_of,
+    is_chipset,
+    lost,
+    not_judged,
+    owners,
+    served,
+    verify_link,
+    why_unknown,
+)
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import (
+    CAUSE_LOAD,
+    CAUSE_NOT_RECORDED,
+    CATALOGUE,
+    INFO,
+    LINK_PARTNERS,
+    PEERS,
+    WARNING,
+    Finding,
+    Unassessed,
+)
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, LinkSample, Node
+from gpu_topo.model.reading import known
+from gpu_topo.model.units import describe_link, pcie_gbs
+
+SPEED = "pcie-speed-degraded"
+
+_IDLE_FROM = 5  # P5 and higher numbers: P-states that only an idle GPU takes
+_BUSY_TO = 2  # P0 to P2: full clocks
+_LOAD = (
+    "put load on the GPU and look again: gpu-topo inspect --samples 5, or "
+    "nvidia-smi --query-gpu=pci.bus_id,pstate,utilization.gpu,pcie.link.gen.current,pcie.link.width.current "
+    "--format=csv -l 1"
+)
+_REMEDY = (
+    "look for errors that made the link fall back: gpu-topo rules pcie-errors, dmesg | grep -iE 'AER|pcieport'",
+    "check the board's firmware settings for a forced link generation, and the port's target speed (LnkCtl2)",
+    "drain the node and power-cycle it; the link trains anew",
+    "reseat the card, its riser or cable; swap slots to tell card from slot",
+)
+
+
+class _Verdict(NamedTuple):
+    """What the load says of a low speed: a severity with its basis, or why nothing can be said; all None: idle."""
+
+    severity: str | None = None
+    basis: str = LINK_PARTNERS
+    unassessed: str | None = None
+    evidence: str = ""
+
+
+def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """pcie-speed-degraded."""
+    for device in owners(node):
+        target = served(node, device)
+        switch_uplink = device.kind == BRIDGE and device.switch == device.address
+        if is_chipset(device) or not (target.kind in MATTERS or switch_uplink):
+            continue
+        reason = not_judged(node, device)
+        if reason is not None:
+            if device.kind in MATTERS and not device.integrated:
+                yield Unassessed(SPEED, device.address, *reason)
+            continue
+        link = device.link
+        assert link is not None
+        speed = known(link.speed_gts)
+        if speed is None:
+            if device.kind in MATTERS:
+                yield Unassessed(SPEED, device.address, *why_unknown(link.speed_gts, "link speed"))
+            continue
+        gpu = gpu_of(node, device)
+        if link.expected_speed_gts is None:
+            yield from _port_unseen(device, gpu, speed, past)
+            continue
+        if speed >= link.expected_speed_gts:
+            continue
+        if gpu is None:
+            yield _finding(node, device, speed, _Verdict(WARNING), None)
+            continue
+        samples = _samples(gpu, past)
+        seen = [s.speed_gts for s in samples if s.speed_gts is not None and device.address == gpu.address]
+        if seen and max(seen) >= link.expected_speed_gts:
+            continue  # it was seen at full speed: what is low now is idleness
+        verdict = weigh(node, gpu, samples, link.expected_speed_gts)
+        if verdict.severity is not None:
+            yield _finding(node, device, speed, verdict, gpu)
+        elif verdict.unassessed is not None:
+            yield Unassessed(SPEED, device.address, verdict.unassessed, CAUSE_LOAD)
+    yield from _without_link(node)
+
+
+def _samples(gpu: Gpu, past: Past) -> tuple[LinkSample, ...]:
+    return (*past.samples.get(gpu.address, ()), *gpu.samples)
+
+
+def weigh(node: Node, gpu: Gpu, samples: Sequence[LinkSample], expected: float) -> _Verdict:
+    """What the known load of a GPU makes of a speed below `expected` GT/s; samples oldest first."""
+    busy = [s for s in samples if (s.utilization or 0) > 0 and s.speed_gts is not None and s.speed_gts < expected]
+    if len(busy) >= 2:
+        return _Verdict(WARNING, evidence=f"busy in {len(busy)} of {len(samples)} samples")
+    part = gpu.part
+    if part is not None and part.holds_speed_when_idle:
+        return _Verdict(WARNING, CATALOGUE, evidence=f"{part.name} holds its link speed even when idle")
+    if busy and _twins_at_full_speed(node, gpu):
+        return _Verdict(WARNING, PEERS, evidence="same-model GPUs in this node are busy at full speed")
+    if busy and busy[-1].pstate is not None and busy[-1].pstate <= _BUSY_TO:
+        return _Verdict(INFO, evidence=f"one sample at {busy[-1].utilization} % in P{busy[-1].pstate}")
+    told = [s for s in samples if s.pstate is not None or s.utilization is not None]
+    last = told[-1] if told else None
+    if last is not None and ((last.pstate or 0) >= _IDLE_FROM or last.utilization == 0):
+        return _Verdict()
+    return _Verdict(unassessed=f"the load is not known, and an idle GPU lowers its link speed; {_LOAD}")
+
+
+def _twins_at_full_speed(node: Node, gpu: Gpu) -> bool:
+    """Whether another GPU of the same model is busy and runs as fast as its link can."""
+    mine = node.devices[gpu.address]
+    for twin in node.gpus:
+        other = node.devices.get(twin.address)
+        if twin.address == gpu.address or other is None or other.function.device_id != mine.function.device_id:
+            continue
+        link = other.link
+        full = link.expected_speed_gts or known(link.max_speed_gts) if link is not None else None
+        for sample in twin.samples:
+            if (sample.utilization or 0) > 0 and full and (sample.speed_gts or 0) >= full:
+                return True
+    return False
+
+
+def _port_unseen(device: Device, gpu: Gpu | None, speed: float, past: Past) -> Iterator[Unassessed]:
+    """With the port unknown only a link at the device's own maximum is known to be right."""
+    link = device.link
+    assert link is not None
+    most = known(link.max_speed_gts)
+    if device.kind not in MATTERS or (most is not None and speed >= most):
+        return
+    if gpu is not None and gpu.samples:
+        last = [s for s in _samples(gpu, past) if s.pstate is not None or s.utilization is not None]
+        if last and ((last[-1].pstate or 0) >= _IDLE_FROM or last[-1].utilization == 0):
+            return
+    if gpu is not None:
+        reason = "neither the load nor the capability of the port above is known; " + _LOAD
+        yield Unassessed(SPEED, device.address, reason, CAUSE_LOAD)
+    else:
+        yield Unassessed(SPEED, device.address, "the capability of the port above is not known", CAUSE_NOT_RECORDED)
+
+
+def _without_link(node: Node) -> Iterator[Unassessed]:
+    for device in node.devices.values():
+        if device.kind in (GPU, ACCELERATOR) and device.link is None and not device.integrated:
+            if device.function.physical_function:
+                continue
+            reason = not_judged(node, device) or ("the recording does not hold its link", CAUSE_NOT_RECORDED)
+            yield Unassessed(SPEED, device.address, *reason)
+
+
+def _finding(node: Node, device: Device, speed: float, verdict: _Verdict, gpu: Gpu | None) -> Finding:
+    link = device.link
+    assert link is not None and verdict.severity is not None
+    width = known(link.width)
+    now, full = pcie_gbs(speed, width), pcie_gbs(link.expected_speed_gts, width)
+    target = served(node, device)
+    because = f" ({verdict.evidence})" if verdict.evidence else ""
+    confirm = (_LOAD,) if verdict.severity == INFO else ()
+    return Finding(
+        SPEED,
+        verdict.severity,
+        device.address,
+        f"{called(target)} runs {describe_link(speed, width)} where both ends can do "
+        f"{describe_link(link.expected_speed_gts, width)}: {gbs(now)} instead of {gbs(full)} per direction{because}",
+        verdict.basis,
+        TRAINING.get(target.kind, "this device is slower than it could be"),
+        confirm + _REMEDY,
+        verify_link(device),
+        related=tuple(a for a in (link.port,) if a),
+        observed={
+            "speed_gts": speed,
+            "width": width,
+            "gbs": now,
+            "pstate": known(gpu.pstate) if gpu is not None else None,
+            "utilization": known(gpu.utilization) if gpu is not None else None,
+            "target_speed_gts": known(device.function.link.target_speed_gts) if device.function.link else None,
+        },
+        expected={"speed_gts": link.expected_speed_gts, "gbs": full},
+        lost_gbs=lost(now, full),
+    )
+
+
+RULES = (
+    Rule(
+        SPEED,
+        (WARNING, INFO),
+        "a PCIe link runs below the speed of both of its ends, and idleness does not explain it",
+        "the speed in use against the smaller maximum of device and port; for GPUs also P-state and utilisation in "
+        "every sample, same-model GPUs in the node, and models known to hold their speed when idle",
+        "the GPU is in P5 to P15 or at zero utilisation; it was seen at full speed in any sample; its load is not "
+        "known (then unassessed, with the command that would tell); virtual machines, chipsets, chip-to-chip hosts",
+        _REMEDY,
+        (
+            "NVIDIA/open-gpu-kernel-modules#731 (link generation by P-state), #1010 (stuck at Gen1 under load)",
+            "NVIDIA/nccl-tests#228 (P0 is no proof of load)",
+        ),
+        judge,
+    ),
+)

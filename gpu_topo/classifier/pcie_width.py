@@ -1,0 +1,282 @@
+"""Missing lanes: below what both ends can do, below the device's own maximum with the port unseen, or by the slot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gpu_topo.classifier.links import (
+    MATTERS,
+    TRAINING,
+    called,
+    gbs,
+    is_chipset,
+    line_rate_gbs,
+    lost,
+    not_judged,
+    owners,
+    running,
+    served,
+    slot_words,
+    verify_link,
+    why_unknown,
+    width_severity,
+)
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import (
+    CAUSE_NOT_RECORDED,
+    CRITICAL,
+    INFO,
+    LINK_PARTNERS,
+    PEERS,
+    WARNING,
+    Finding,
+    Unassessed,
+)
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Gpu, Node
+from gpu_topo.model.reading import known
+from gpu_topo.model.units import describe_link, pcie_gbs
+
+WIDTH = "pcie-width-degraded"
+UNEXPLAINED = "pcie-link-unexplained"
+SLOT = "pcie-slot-limited"
+
+_RESEAT = (
+    "look for the link being retrained or for AER messages: dmesg | grep -iE 'pcieport|AER|link'",
+    "drain the node and power-cycle it (a warm reboot does not always retrain a link)",
+    "reseat the card, its riser or its cable, clean the contacts, and swap with a working slot to tell card from slot",
+)
+
+
+def judge_width(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """pcie-width-degraded."""
+    for device in owners(node):
+        if is_chipset(device):
+            continue
+        reason = not_judged(node, device)
+        if reason is not None:
+            if device.kind in MATTERS and not device.integrated:
+                yield Unassessed(WIDTH, device.address, *reason)
+            continue
+        link = device.link
+        if link is None:
+            continue
+        width = known(link.width)
+        if width is None:
+            if device.kind in MATTERS:
+                yield Unassessed(WIDTH, device.address, *why_unknown(link.width, "link width"))
+            continue
+        if link.expected_width is None:
+            most = known(link.max_width)
+            if device.kind in MATTERS and (most is None or width < most):
+                yield Unassessed(
+                    WIDTH, device.address, "the capability of the port above is not known", CAUSE_NOT_RECORDED
+                )
+        elif width < link.expected_width:
+            yield _degraded(node, device, width, link.expected_width, policy)
+    yield from _without_link(node)
+    yield from _against_peers(node)
+
+
+def _degraded(node: Node, device: Device, width: int, expected: int, policy: Policy) -> Finding:
+    link = device.link
+    assert link is not None
+    speed = known(link.speed_gts)
+    now, full = pcie_gbs(speed, width), pcie_gbs(link.expected_speed_gts or speed, expected)
+    target = served(node, device)
+    return Finding(
+        WIDTH,
+        width_severity(node, device, policy.roles),
+        device.address,
+        f"{called(target)} runs x{width} of x{expected}: {gbs(now)} instead of {gbs(full)} per direction",
+        LINK_PARTNERS,
+        TRAINING.get(target.kind, "this device is slower than it could be"),
+        _RESEAT,
+        verify_link(device),
+        related=tuple(a for a in (link.port,) if a),
+        observed={"width": width, "speed_gts": speed, "gbs": now},
+        expected={"width": expected, "speed_gts": link.expected_speed_gts, "gbs": full},
+        lost_gbs=lost(now, full),
+    )
+
+
+def _without_link(node: Node) -> Iterator[Unassessed]:
+    """GPUs and accelerators of which the recording says nothing at all."""
+    for device in node.devices.values():
+        if device.kind not in (GPU, ACCELERATOR) or device.link is not None or device.integrated:
+            continue
+        if device.function.physical_function:
+            continue
+        reason = not_judged(node, device) or ("the recording does not hold its link", CAUSE_NOT_RECORDED)
+        yield Unassessed(WIDTH, device.address, *reason)
+
+
+def _against_peers(node: Node) -> Iterator[Finding]:
+    """In a guest the driver's width still comes from the card: same-model GPUs should agree."""
+    groups: dict[tuple[str, int | None], list[tuple[Gpu, int]]] = {}
+    for gpu in node.gpus:
+        width = known(gpu.driver_link.width) if gpu.driver_link is not None else None
+        device = node.devices.get(gpu.address)
+        if width is None or gpu.address not in node.hidden_links or device is None:
+            continue
+        groups.setdefault((known(gpu.model) or device.name, device.function.device_id), []).append((gpu, width))
+    for members in groups.values():
+        most, count = max(Counter(width for _, width in members).items(), key=lambda item: (item[1], item[0]))
+        for gpu, width in members:
+            if width >= most or count * 2 < len(members):
+                continue
+            speed = known(gpu.driver_link.speed_gts) if gpu.driver_link is not None else None
+            now, full = pcie_gbs(speed, width), pcie_gbs(speed, most)
+            yield Finding(
+                WIDTH,
+                WARNING,
+                gpu.address,
+                f"{known(gpu.model) or gpu.address} runs x{width} while {count} of the same model run x{most}",
+                PEERS,
+                TRAINING[GPU],
+                ("ask the provider for another machine, or to check the host's slot: a guest cannot see it",),
+                "nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current --format=csv",
+                related=tuple(other.address for other, w in members if w == most),
+                observed={"width": width, "speed_gts": speed, "gbs": now},
+                expected={"width": most, "gbs": full},
+                lost_gbs=lost(now, full),
+            )
+
+
+def judge_unexplained(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """pcie-link-unexplained."""
+    for device in owners(node):
+        link = device.link
+        if link is None or device.kind not in MATTERS or not_judged(node, device) is not None:
+            continue
+        width, most = known(link.width), known(link.max_width)
+        if link.expected_width is None and width is not None and most is not None and width < most:
+            worst = width_severity(node, device, policy.roles)
+            yield _unexplained(device, f"x{width} of x{most}", WARNING if worst == CRITICAL else worst)
+            continue
+        speed, fastest = known(link.speed_gts), known(link.max_speed_gts)
+        # A GPU's speed follows its load, which pcie-speed-degraded judges.
+        if device.kind in (GPU, ACCELERATOR) or link.expected_speed_gts is not None:
+            continue
+        if speed is not None and fastest is not None and speed < fastest:
+            yield _unexplained(device, f"{speed:g} of {fastest:g} GT/s", INFO)
+
+
+def _unexplained(device: Device, what: str, severity: str) -> Finding:
+    link = device.link
+    assert link is not None
+    most = pcie_gbs(known(link.max_speed_gts), known(link.max_width))
+    return Finding(
+        UNEXPLAINED,
+        severity,
+        device.address,
+        f"{called(device)} runs {running(device)}, {what}, and what the port above can do is not known",
+        LINK_PARTNERS,
+        TRAINING[device.kind] + ", if it is a fault and not the slot",
+        (
+            "record the port too: run gpu-topo inspect on the machine, or lspci -vvv of everything as root",
+            "compare with a machine of the same model",
+        ),
+        f"lspci -PP -s {device.address}; lspci -vv | grep -E '^[0-9a-f]|LnkCap:|LnkSta:'",
+        observed={"speed_gts": known(link.speed_gts), "width": known(link.width), "gbs": link.gbs},
+        expected={"max_speed_gts": known(link.max_speed_gts), "max_width": known(link.max_width), "gbs": most},
+        lost_gbs=None,
+    )
+
+
+def judge_slot(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """pcie-slot-limited."""
+    for device in owners(node):
+        link = device.link
+        uplink = device.kind == BRIDGE and (device.switch == device.address or served(node, device) is not device)
+        if link is None or not (device.kind in MATTERS or uplink) or is_chipset(device):
+            continue
+        if not_judged(node, device) is not None:
+            continue
+        lanes, port_lanes = known(link.max_width), known(link.port_max_width)
+        speed, port_speed = known(link.max_speed_gts), known(link.port_max_speed_gts)
+        fewer = lanes is not None and port_lanes is not None and port_lanes < lanes
+        slower = speed is not None and port_speed is not None and port_speed < speed
+        if fewer or slower:
+            yield _limited(node, device, fewer)
+
+
+def _limited(node: Node, device: Device, fewer: bool) -> Finding:
+    link = device.link
+    assert link is not None
+    target = served(node, device)
+    can = describe_link(known(link.max_speed_gts), known(link.max_width))
+    port_width = known(link.port_max_width)
+    port = describe_link(known(link.port_max_speed_gts), port_width)
+    own = pcie_gbs(known(link.max_speed_gts), known(link.max_width))
+    rate = line_rate_gbs(node, target) if target.kind == NIC else None
+    unfit = rate is not None and link.expected_gbs is not None and rate > link.expected_gbs
+    compute = (target.function.class_code or 0) >> 8 == 0x0302 or target.kind == ACCELERATOR
+    narrow = target.kind == GPU and fewer and port_width is not None and port_width <= 4
+    return Finding(
+        SLOT,
+        WARNING if (compute and fewer) or narrow or unfit else INFO,
+        device.address,
+        f"{called(target)} can do {can}, {slot_words(node, device)} only {port}"
+        + (f"; its line rate of {gbs(rate)} does not fit" if unfit else ""),
+        LINK_PARTNERS,
+        TRAINING.get(target.kind, "this device is slower than it could be")
+        if fewer or unfit
+        else "none beyond the slot's generation: the machine was built this way",
+        (
+            "check in the board's manual whether this slot shares lanes with another one (bifurcation, M.2) and free it",
+            "move the card to a wider slot, if there is one",
+            "accept it as designed: gpu-topo baseline accept",
+        ),
+        verify_link(device),
+        related=tuple(a for a in (link.port,) if a),
+        observed={
+            "port_max_speed_gts": known(link.port_max_speed_gts),
+            "port_max_width": port_width,
+            "gbs": link.expected_gbs,
+        },
+        expected={"max_speed_gts": known(link.max_speed_gts), "max_width": known(link.max_width), "gbs": own},
+        lost_gbs=lost(link.expected_gbs, own),
+    )
+
+
+_SOURCES = (
+    "PCI Express Base Specification 7.5.3.6 (Link Capabilities) and 7.5.3.8 (Link Status)",
+    "NVIDIA/NVSentinel#890, scitix/sichek#122, tenstorrent/tt-smi#67",
+)
+
+RULES = (
+    Rule(
+        WIDTH,
+        (CRITICAL, WARNING, INFO),
+        "a PCIe link has fewer lanes than both of its ends can do",
+        "the width in use against the smaller of the device's and the port's maximum; in a virtual machine the width "
+        "that the driver shows against GPUs of the same model",
+        "the port's capability is not known, the device sleeps or is integrated, links inside a chipset, host links "
+        "that are chip-to-chip, registers that a hypervisor emulates",
+        _RESEAT,
+        _SOURCES,
+        judge_width,
+    ),
+    Rule(
+        UNEXPLAINED,
+        (WARNING, INFO),
+        "a link is below the device's own maximum and the other end was not recorded",
+        "the width and speed in use against the device's own maximum, where the port above is not in the recording",
+        "the port is known (then the other PCIe rules judge), and for the speed of GPUs, which follows their load",
+        ("record the port too: run gpu-topo inspect on the machine, or lspci -vvv of everything as root",),
+        _SOURCES,
+        judge_unexplained,
+    ),
+    Rule(
+        SLOT,
+        (WARNING, INFO),
+        "the device could do more than the port above it",
+        "the device's maximum against the port's maximum, lanes and generation; a NIC's line rate against the link",
+        "the port can do what the device can; in virtual machines and inside chipsets",
+        ("move the card to a wider slot, or accept it as designed: gpu-topo baseline accept",),
+        ("scitix/sichek#122, open-mpi/hwloc#653, NVIDIA/open-gpu-kernel-modules#731",),
+        judge_slot,
+    ),
+)

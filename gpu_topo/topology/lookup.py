@@ -1,0 +1,72 @@
+"""Indexes of a Node, built once and kept while the same Node is being asked about.
+
+A Node is a plain tuple of facts; rules and reports that ask it the same question for each of 5,000 functions would
+otherwise search it 5,000 times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpu_topo.model.host import NetDevice, Port
+from gpu_topo.model.node import BRIDGE, OTHER, Device, Gpu, Node
+from gpu_topo.model.pci import Function
+from gpu_topo.model.reading import known
+from gpu_topo.topology.tree import port_type
+
+
+class Lookup:
+    """What rules look up of one Node: by address, in constant time."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.functions: Mapping[str, Function] = {a: d.function for a, d in node.devices.items()}
+        self.gpus: Mapping[str, Gpu] = {gpu.address: gpu for gpu in node.gpus}
+        self._port_types: dict[str, str | None] = {}
+        self._below: dict[str, list[Device]] | None = None
+        self._ports: dict[str, list[Port]] | None = None
+        self._netdevs: dict[str, list[NetDevice]] | None = None
+
+    def port_type(self, address: str) -> str | None:
+        """What kind of port a bridge is, None for other functions and where it cannot be told."""
+        if address not in self._port_types:
+            self._port_types[address] = port_type(self.functions, self.functions[address])
+        return self._port_types[address]
+
+    def below(self, address: str) -> Sequence[Device]:
+        """GPUs, accelerators, NICs, storage and NVSwitches anywhere below a bridge, without virtual functions."""
+        if self._below is None:
+            self._below = {}
+            for device in self.node.devices.values():
+                if device.kind in (BRIDGE, OTHER) or device.function.physical_function:
+                    continue
+                for step in device.path[:-1]:
+                    self._below.setdefault(step, []).append(device)
+        return self._below.get(address, ())
+
+    def ports(self, address: str) -> Sequence[Port]:
+        """The RDMA ports of a PCI function."""
+        if self._ports is None:
+            self._ports = {}
+            for port in self.node.ports:
+                self._ports.setdefault(known(port.address) or "", []).append(port)
+        return self._ports.get(address, ())
+
+    def netdevs(self, address: str) -> Sequence[NetDevice]:
+        """The network interfaces of a PCI function."""
+        if self._netdevs is None:
+            self._netdevs = {}
+            for net in self.node.netdevs:
+                self._netdevs.setdefault(known(net.address) or "", []).append(net)
+        return self._netdevs.get(address, ())
+
+
+_last: Lookup | None = None
+
+
+def lookup(node: Node) -> Lookup:
+    """The indexes of a Node; asking about the same Node again costs nothing."""
+    global _last
+    if _last is None or _last.node is not node:
+        _last = Lookup(node)
+    return _last
