@@ -13,6 +13,7 @@ from gpu_topo.source import Answer, Refusal, Source
 
 NAME = "net"
 ROOT = "/sys/class/net"
+_IFF_UP = 0x1  # include/uapi/linux/if.h
 _ROUTE_UP = 0x1  # RTF_UP, include/uapi/linux/route.h
 _MAX_DEPTH = 4  # a VLAN on a bridge on a bond on its members
 
@@ -70,6 +71,7 @@ def _read(source: Source, name: str, address: str | None, tally: Tally) -> NetDe
             link_type=tally.number(folder.read("type"), "type"),
             master=last_part(folder.link("master")),
             dev_port=tally.number(folder.read("dev_port"), "dev_port"),
+            admin_up=_admin_up(tally.number(folder.read("flags"), "flags")),
         )
 
 
@@ -79,6 +81,11 @@ def _speed(answer: Answer, tally: Tally) -> Reading[int]:
         return Unknown(NO_DATA, "speed")
     mbps = tally.number(answer, "speed")
     return Unknown(NO_DATA, "speed") if isinstance(mbps, int) and (mbps <= 0 or mbps == 0xFFFFFFFF) else mbps
+
+
+def _admin_up(flags: Reading[int]) -> Reading[bool]:
+    """Whether the interface is switched on: only then does a missing link mean a missing cable or a dead peer."""
+    return bool(flags & _IFF_UP) if isinstance(flags, int) else flags
 
 
 def _default_routes(source: Source) -> frozenset[str]:

@@ -43,8 +43,16 @@ def test_an_interface_of_a_function() -> None:
     """Speed, MTU, state and the PCI function, through virtio as well."""
     facts = collect(interface("eth0", "pci0000:00/0000:00:03.0/virtio0", carrier_changes="2", mtu="9000"))
     (device,) = facts.netdevs
+    assert device.admin_up is None
     assert (device.address, device.speed_mbps, device.mtu, device.operstate) == ("0000:00:03.0", 200000, 9000, "up")
     assert (device.carrier_changes, device.link_type, device.default_route) == (2, 1, False)
+
+
+def test_an_interface_that_was_taken_down_is_told_from_one_without_a_cable() -> None:
+    """IFF_UP is the operator's switch; the kernel's DOWN state says nothing of it."""
+    for flags, up in (("0x1003", True), ("0x1002", False)):
+        facts = collect(interface("eth0", "pci0000:00/0000:00:03.0", flags=flags, operstate="down"))
+        assert facts.netdevs[0].admin_up is up
 
 
 def test_interfaces_without_hardware_are_not_opened() -> None:

@@ -87,6 +87,7 @@ class NetDevice(NamedTuple):
     default_route: bool = False
     master: str | None = None  # bond or bridge above
     dev_port: Reading[int] = None
+    admin_up: Reading[bool] = None  # False: the operator has taken it down (IFF_UP is not set)
 
 
 class BlockDevice(NamedTuple):
