@@ -89,14 +89,14 @@ def serves_no_one(node: Node, port: Port) -> bool:
 
 
 def accelerators(node: Node) -> tuple[Device, ...]:
-    """The GPUs and accelerators that a job would use: no integrated graphics, no virtual function beside its own."""
+    """The GPUs and accelerators that a job would use: no integrated graphics, no virtual function beside its own, and
+    of the accelerator class only what the catalogue knows (the class also holds compression engines)."""
     return tuple(
         device
         for device in node.devices.values()
-        if device.kind == GPU
+        if (device.kind == GPU or (device.kind == ACCELERATOR and device.part is not None))
         and not device.integrated
         and not _spare(node, device)
-        or (device.kind == ACCELERATOR and device.part is not None and not _spare(node, device))
     )
 
 
@@ -388,7 +388,7 @@ def near_gpus(node: Node) -> dict[str, frozenset[str]]:
     wanted = {gpu.address for gpu in gpus}
     for (a, b), kind in node.stated_paths.items():
         if kind in (PIX, PXB):
-            for gpu, nic in ((a, b), (b, a)):
-                if gpu in wanted and nic not in wanted:
-                    found.setdefault(nic, set()).add(gpu)
+            for one, other in ((a, b), (b, a)):
+                if one in wanted and other not in wanted:
+                    found.setdefault(other, set()).add(one)
     return {nic: frozenset(members) for nic, members in found.items()}
