@@ -197,6 +197,8 @@ def _outputs(lines: Sequence[str]) -> list[list[_Gpu]]:
             if head.message:
                 gpu.add_message(head.message)
         elif link:
+            if gpu is None and not _question(link.group(2).strip()):
+                continue
             if gpu is None:
                 gpu = _Gpu(None, None, None)
                 outputs.append([gpu])

@@ -21,7 +21,7 @@ _OLDER_KINDS = {"SOC": "SYS", "PSB": "PIX"}  # drivers before 390
 _STATUSES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 _SELF = "X"
 _LIST = re.compile(r"\d{1,5}(?:[-,]\d{1,5})*[-,]?\Z")
-_LEGEND = re.compile(r"\s*(NIC\d{1,4})\s*:\s*(\S{1,64})\s*\Z")
+_LEGEND = re.compile(r"(NIC\d{1,4})\s*:\s*(\S{1,64})\Z")
 _COMMAND = re.compile(r"nvidia-smi\s{1,4}topo\s{1,4}(?:-p2p|--p2pstatus)\s{1,4}([rwnap]{1,5})\b")
 _CAPABILITIES = {"r": "read", "w": "write", "n": "nvlink", "a": "atomics", "p": "pci"}
 _COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
@@ -67,32 +67,32 @@ class _Matrix:
 
     def add(self, line: str) -> None:
         """A row, the rest of a wrapped row or heading, a line of the legend, or nothing of interest."""
-        legend = _LEGEND.match(line)
+        text = line.strip(_PREFIX)
+        legend = _LEGEND.match(text)
         if legend:
             self.legend.setdefault(legend.group(1), legend.group(2))
             return
-        tokens = line.strip(_PREFIX).split()
+        tokens = text.split()
         if not tokens or "=" in tokens[:2]:
             self._row = None
         elif len(tokens) > 1 and tokens[0] in self.names and _is_cell(tokens[1]):
             self._row = self.rows.setdefault(tokens[0], [])
             if not self._row:
                 self._row.extend(tokens[1:])
-        elif not self.rows:
-            self._continue_heading(line)
+        elif not self.rows and all(_DEVICE.match(token) for token in tokens):
+            self.continues(tuple(tokens), ())
         elif self._row is not None and (_is_cell(tokens[0]) or _LIST.match(tokens[0]) or tokens[0] == "N/A"):
             if self._row[-1].endswith((",", "-")) and _LIST.match(tokens[0]):
                 self._row[-1] += tokens.pop(0)
             self._row.extend(tokens)
 
-    def _continue_heading(self, line: str) -> None:
-        """A terminal narrower than the table wraps the heading too."""
-        text = line.strip(_PREFIX)
-        start = min((at for at in (text.find(column) for column in _COLUMNS) if at >= 0), default=len(text))
-        names = text[:start].split()
-        if all(_DEVICE.match(name) and name not in self.names for name in names):
-            self.names.extend(names)
-            self.columns += tuple(column for column in _COLUMNS if column in text[start:])
+    def continues(self, names: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+        """Whether a line is the rest of this heading, which a terminal narrower than the table wrapped."""
+        if self.rows or self.columns or not set(names).isdisjoint(self.names):
+            return False
+        self.names.extend(names)
+        self.columns = columns
+        return True
 
     def _cells(self, name: str) -> list[str]:
         """The cells of a row, in the order of the heading; none where the X stands in a foreign column."""
@@ -178,7 +178,7 @@ def read(lines: Sequence[str], where: str) -> list[Facts]:
         heading = _header(line) if "GPU" in line else None
         if command:
             capabilities = "".join(sorted(set(command.group(1))))
-        elif heading:
+        elif heading and not (samples and samples[-1].continues(*heading)):
             samples.append(_Matrix(*heading, capabilities))
             capabilities = "r"
         elif samples:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpu_topo.collectors.nvidia_smi_gpu import add_answer, build, platform_of
-from gpu_topo.collectors.reader import Reader
+from gpu_topo.collectors.reader import Reader, clean
 from gpu_topo.model.facts import FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverState
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 KIND = "nvidia-smi -q -x"
 
 _ROOT = "nvidia_smi_log"
+_MAX_DEPTH = 32  # nvidia-smi nests seven deep
 _END = f"</{_ROOT}>"
 _DECLARATION = re.compile(r"<\?xml[^>]{0,200}\?>|<!DOCTYPE[^>\[]{0,300}>")
 # Process names are printed as they are, ampersands included.
@@ -40,7 +41,8 @@ def _answers(gpu: Element) -> tuple[dict[str, str], int]:
         elif len(element):
             pending.extend(reversed([(element.tag, child) for child in element]))
         elif element.tag != "process_info":
-            add_answer(answers, parent, element.tag, (element.text or "").strip())
+            # A character reference can bring back the control characters that a cleaned line no longer has.
+            add_answer(answers, parent, element.tag, clean(element.text or "").strip())
     return answers, partitions
 
 
@@ -59,11 +61,13 @@ def _parse(text: str) -> tuple[list[Element], dict[str, str], str]:
     try:
         for event, element in iterparse(data, events=("start", "end")):
             depth += 1 if event == "start" else -1
+            if depth > _MAX_DEPTH:
+                return gpus, head, "nested too deep"
             if event == "end" and depth == 1:
                 if element.tag == "gpu":
                     gpus.append(element)
                 else:
-                    head[element.tag] = (element.text or "").strip()
+                    head[element.tag] = clean(element.text or "").strip()
     except (ParseError, DefusedXmlException, ValueError) as error:
         return gpus, head, str(error).splitlines()[0] if str(error) else type(error).__name__
     return gpus, head, ""
