@@ -187,7 +187,7 @@ def decode(data: bytes, why: str = NOT_RECORDED) -> ConfigSpace:
     space = space._replace(capabilities=tuple(offsets.items()))
     beyond = Unknown(why, f"configuration space beyond {len(data)} bytes") if cut else None
     space = _power(space, word, offsets.get(POWER_MANAGEMENT), beyond)
-    if BRIDGE_SUBSYSTEM in offsets and (ids := word(offsets[BRIDGE_SUBSYSTEM] + 4)) is not None:
+    if space.header_type == 1 and BRIDGE_SUBSYSTEM in offsets and (ids := word(offsets[BRIDGE_SUBSYSTEM] + 4)) is not None:
         space = space._replace(subsystem_vendor_id=ids & 0xFFFF, subsystem_device_id=ids >> 16)
     space = _express(space, word, offsets.get(EXPRESS), beyond)
     if EXPRESS in offsets or PCI_X in offsets:

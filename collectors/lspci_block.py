@@ -10,7 +10,7 @@ from gpu_topo.collectors.config_space import ConfigSpace
 from gpu_topo.collectors.lspci_names import Header
 from gpu_topo.collectors.lspci_verbose import DENIED_TEXT, HOMES, WANTED, Capability, Text
 from gpu_topo.model.pci import LinkEnd
-from gpu_topo.model.reading import DENIED, NOT_RECORDED, Unknown, first_known
+from gpu_topo.model.reading import DENIED, NOT_RECORDED, Reading, Unknown, known
 
 T = TypeVar("T")
 
@@ -153,30 +153,32 @@ def _merged(dump: ConfigSpace, text: ConfigSpace) -> ConfigSpace:
     link = dump.link
     if link is not None and text.link is not None:
         link = LinkEnd(
-            speed_gts=first_known(link.speed_gts, text.link.speed_gts),
-            width=first_known(link.width, text.link.width),
-            max_speed_gts=first_known(link.max_speed_gts, text.link.max_speed_gts),
-            max_width=first_known(link.max_width, text.link.max_width),
-            target_speed_gts=first_known(link.target_speed_gts, text.link.target_speed_gts),
+            speed_gts=_filled(link.speed_gts, text.link.speed_gts),
+            width=_filled(link.width, text.link.width),
+            max_speed_gts=_filled(link.max_speed_gts, text.link.max_speed_gts),
+            max_width=_filled(link.max_width, text.link.max_width),
+            target_speed_gts=_filled(link.target_speed_gts, text.link.target_speed_gts),
         )
-    aer = dump.aer
-    if text.aer is not None and (aer is None or isinstance(aer.correctable, Unknown)):
-        aer = text.aer
     return dump._replace(
         subsystem_vendor_id=_either(dump.subsystem_vendor_id, text.subsystem_vendor_id),
         subsystem_device_id=_either(dump.subsystem_device_id, text.subsystem_device_id),
-        port_type=first_known(dump.port_type, text.port_type),
+        port_type=_filled(dump.port_type, text.port_type),
         slot_implemented=_either(dump.slot_implemented, text.slot_implemented),
         slot_number=_either(dump.slot_number, text.slot_number),
         present=_either(dump.present, text.present),
         link=link,
-        payload_bytes=first_known(dump.payload_bytes, text.payload_bytes),
-        max_payload_bytes=first_known(dump.max_payload_bytes, text.max_payload_bytes),
-        acs=first_known(dump.acs, text.acs),
-        aer=aer,
-        power=first_known(dump.power, text.power),
+        payload_bytes=_filled(dump.payload_bytes, text.payload_bytes),
+        max_payload_bytes=_filled(dump.max_payload_bytes, text.max_payload_bytes),
+        acs=_filled(dump.acs, text.acs),
+        aer=text.aer if dump.aer is not None and isinstance(dump.aer.correctable, Unknown) else dump.aer,
+        power=_filled(dump.power, text.power),
         sriov=_either(dump.sriov, text.sriov),
     )
+
+
+def _filled(dump: Reading[T], text: Reading[T]) -> Reading[T]:
+    """A register's reading; the text's where the dump ends before it and the text has it."""
+    return text if isinstance(dump, Unknown) and known(text) is not None else dump
 
 
 def _either(first: T | None, second: T | None) -> T | None:

@@ -118,12 +118,14 @@ def header(line: str) -> Header | None:
         revision, what = int(found[1], 16), what[: found.start()]
     gone = revision == 0xFF
     identity = identify(what)
+    # The kernel remembers the ids of a device that is gone; lspci -b and -F show the ones that it reads.
+    class_code = class_code_of(match["kind"], 0 if gone else prog_if)
     return Header(
         before=match["before"],
         address=address,
-        class_code=class_code_of(match["kind"], 0 if gone else prog_if),
-        vendor_id=identity.vendor_id,
-        device_id=identity.device_id,
+        class_code=None if gone and class_code == 0xFFFF00 else class_code,
+        vendor_id=None if gone and identity.vendor_id == 0xFFFF else identity.vendor_id,
+        device_id=None if gone and identity.device_id == 0xFFFF else identity.device_id,
         name=identity.name,
         revision=None if gone else revision,
         answers=False if gone else None,

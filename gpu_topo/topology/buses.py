@@ -88,7 +88,7 @@ def _lists_all_bridges(by_address: dict[str, Function]) -> bool:
     return _FIRST in by_address and all(
         function.secondary_bus is not None
         for function in by_address.values()
-        if (function.class_code or 0) >> 8 == _BRIDGE and function.answers is not False
+        if (function.class_code or 0) >> 8 == _BRIDGE
     )
 
 
