@@ -20,7 +20,7 @@ SOFTWARE = "software"
 
 # Kernel modules and the device names that they give; both work in tools that print only one of them.
 _SOFTWARE_PREFIXES = ("rxe", "siw", "rdma_rxe")
-_IWARP_PREFIXES = ("i40iw", "iw_cxgb", "cxgb", "erdma", "iwp", "iwP", "nes")
+_IWARP_PREFIXES = ("i40iw", "iw_cxgb", "cxgb", "erdma", "iwp", "nes")
 _TWO_FACED_PREFIXES = ("irdma", "qedr")  # iWARP or RoCE, as the node type says
 _AMAZON = 0x1D0F
 
