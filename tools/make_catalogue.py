@@ -18,13 +18,29 @@ OUT = Path(__file__).resolve().parents[1] / "gpu_topo" / "catalogue"
 PCI_IDS = "pciutils/pciids:pci.ids (2023-04-10)"
 GTS = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
 
-# Bridges that the tables lack: vendor, device, name, role. Names as in pci.ids.
+# PLX, IDT, Pericom, ASMedia: what pci.ids calls a switch of theirs is one, but for the endpoints in it.
+SWITCH_VENDORS = ("10b5", "111d", "12d8", "1b21")
+SWITCH_NAME = r"\b[Ss]witch\b"
+NO_SWITCH_NAME = r"\bNT\d|DMA interface|Non-Transparent"
+
+# Bridges that the tables lack: vendor, device, name, role. Names as in pci.ids or after the card that shows them
+# (GPU cards with a switch of their own, seen in lspci and hwloc output of such machines).
 MORE_BRIDGES = (
     ("1000", "02b2", "Virtual PCIe Placeholder Endpoint", "placeholder"),
     ("10de", "05b1", "NF200 PCIe 2.0 switch", "switch"),
     ("10de", "05b8", "NF200 PCIe 2.0 switch for GTX 295", "internal"),
     ("10de", "05be", "NF200 PCIe 2.0 switch for Quadro Plex and Tesla S", "switch"),
+    ("8086", "4fa0", "DG2 Upstream Port of PCI Express Switch", "internal"),
+    ("8086", "4fa1", "DG2 Upstream Port of PCI Express Switch", "internal"),
+    ("8086", "4fa4", "DG2 Downstream Port of PCI Express Switch", "internal"),
+    ("8086", "e2ff", "Battlemage Upstream Port of PCI Express Switch", "internal"),
+    ("8086", "e2f0", "Battlemage Downstream Port of PCI Express Switch", "internal"),
+    ("8086", "e2f1", "Battlemage Downstream Port of PCI Express Switch", "internal"),
+    ("1002", "14a0", "Vega 20 Upstream Port of PCI Express Switch", "internal"),
+    ("1002", "14a1", "Vega 20 Downstream Port of PCI Express Switch", "internal"),
+    ("1022", "14c7", "Instinct MI200 internal bridge", "internal"),
     ("1022", "43b0", "X370 Series Chipset PCIe Upstream Port", "chipset"),
+    ("1022", "43b1", "X399 Series Chipset PCIe Bridge", "chipset"),
     ("1022", "43b4", "300 Series Chipset PCIe Port", "chipset"),
     ("1022", "43c6", "400 Series Chipset PCIe Bridge", "chipset"),
     ("1022", "43c7", "400 Series Chipset PCIe Port", "chipset"),
@@ -37,6 +53,12 @@ MORE_BRIDGES = (
     ("1022", "57ad", "Matisse Switch Upstream", "chipset"),
     ("1d17", "071f", "ZX-200 Upstream Port of PCI Express Switch", "chipset"),
     ("1d17", "0721", "ZX-200 Downstream Port of PCI Express Switch", "chipset"),
+    ("8086", "37c0", "C620 Series Chipset internal upstream port", "chipset"),
+    ("8086", "37c1", "C620 Series Chipset internal downstream port", "chipset"),
+    ("8086", "37c2", "C620 Series Chipset internal downstream port", "chipset"),
+    ("8086", "37c3", "C620 Series Chipset internal downstream port", "chipset"),
+    ("8086", "37c4", "C620 Series Chipset internal downstream port", "chipset"),
+    ("8086", "37c5", "C620 Series Chipset internal downstream port", "chipset"),
     ("8086", "1d3f", "C608/C606/X79 series chipset PCI Express Virtual Switch Port", "chipset"),
     ("8086", "1d74", "C608/C606/X79 series chipset PCI Express Upstream Port", "chipset"),
     ("8086", "3500", "6311ESB/6321ESB PCI Express Upstream Port", "chipset"),
@@ -255,20 +277,38 @@ def baseboard(row: Row) -> tuple[str, ...] | None:
     )
 
 
+def pci_ids(vendor: str) -> list[tuple[str, str]]:
+    """The devices of one vendor in pci.ids: device id, name."""
+    text = PCI_IDS_FILE.read_text(encoding="utf-8", errors="replace")
+    block = re.split(r"\n(?=[0-9a-fC])", text.partition(f"\n{vendor}  ")[2], maxsplit=1)[0]
+    return re.findall(r"^\t([0-9a-f]{4})  (.*)$", block, re.MULTILINE)
+
+
 def displays() -> Iterable[tuple[str, ...]]:
     """AMD's integrated graphics as pci.ids names them, and the displays that it does not tell apart."""
-    text = PCI_IDS_FILE.read_text(encoding="utf-8", errors="replace")
-    amd = text.partition("\n1002  ")[2].partition("\n1003  ")[0]
     listed = {ids for _, ids, _, _ in MORE_DISPLAYS}
-    for device, name in re.findall(r"^\t([0-9a-f]{4})  (.*)$", amd, re.MULTILINE):
-        if (
-            re.match(rf"(?:{APU_NAMES})\b|HawkPoint|Phoenix", name)
-            and not re.search(NO_DISPLAY, name)
-            and device not in listed
-        ):
+    for device, name in pci_ids("1002"):
+        integrated = re.match(rf"(?:{APU_NAMES})\b|HawkPoint|Phoenix", name) and not re.search(NO_DISPLAY, name)
+        if integrated and device not in listed:
             yield "1002", device, name, "apu", PCI_IDS
     for more in MORE_DISPLAYS:
         yield *more, "pciutils/pciids:pci.ids"
+
+
+def bridges(folder: Path) -> Iterable[tuple[str, ...]]:
+    """Bridges of the tables, then those that only pci.ids or MORE_BRIDGES has."""
+    found = [line for row in read(folder / "pcie_switches.csv") if (line := bridge(row))]
+    for row in read(folder / "nvswitches.csv"):
+        if "variant" in row["name"]:
+            found.append((row["vendor_id"], row["device_id"], row["name"], "internal", row["source"]))
+    found += [(*more, PCI_IDS) for more in MORE_BRIDGES]
+    yield from found
+    listed = {(vendor, device) for vendor, device, *_ in found}
+    for vendor in SWITCH_VENDORS:
+        for device, name in pci_ids(vendor):
+            is_switch = re.search(SWITCH_NAME, name) and not re.search(NO_SWITCH_NAME, name)
+            if is_switch and (vendor, device) not in listed:
+                yield vendor, device, name, "switch", PCI_IDS
 
 
 def main(folder: Path) -> None:
@@ -298,14 +338,7 @@ def main(folder: Path) -> None:
             if row["pci_class"] == "068000"
         ),
     )
-    bridges = [line for row in read(folder / "pcie_switches.csv") if (line := bridge(row))]
-    bridges += [
-        (row["vendor_id"], row["device_id"], row["name"], "internal", row["source"])
-        for row in switches
-        if "variant" in row["name"]
-    ]
-    bridges += [(*more, PCI_IDS) for more in MORE_BRIDGES]
-    write("bridges.csv", "vendor,device,name,role,source", bridges)
+    write("bridges.csv", "vendor,device,name,role,source", bridges(folder))
     write("displays.csv", "vendor,device,name,role,source", displays())
     write(
         "baseboards.csv",

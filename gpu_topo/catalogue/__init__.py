@@ -137,10 +137,11 @@ def gpu_part(vendor_id: int, device_id: int, subsystem: tuple[int, int] | None =
         exact = [row for row in rows if row[2] == board]
         if exact:
             return _agreed(map(_gpu, exact))
-    general = [row for row in rows if not row[2]]
-    if subsystem is not None and general:
-        return _agreed(map(_gpu, general))
-    return _agreed(map(_gpu, rows))
+    general = _agreed(_gpu(row) for row in rows if not row[2])
+    if general is None or subsystem is not None:
+        return general or _agreed(map(_gpu, rows))
+    shared = _agreed(map(_gpu, rows))
+    return shared and shared._replace(name=general.name)
 
 
 _PREFIXES = ("nvidia corporation ", "nvidia ", "amd ", "intel(r) ", "intel ")
