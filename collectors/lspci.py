@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpu_topo.collectors.config_space import ConfigSpace
+from gpu_topo.collectors.config_space import ORDINARY_SIZE, ConfigSpace
 from gpu_topo.collectors.lspci_block import Block
 from gpu_topo.collectors.lspci_names import header, names_virtual_function
 from gpu_topo.collectors.reader import Reader
@@ -78,12 +78,16 @@ def _facts(blocks: Sequence[Block], where: str) -> Facts:
 
 def _command(blocks: Sequence[Block]) -> str:
     """The command that prints such output."""
-    dumped = any(block.config for block in blocks)
+    longest = max((len(block.config) for block in blocks), default=0)
     if any(block.detailed for block in blocks):
-        return "lspci -vvvxxxx" if dumped else "lspci -vvv"
-    if dumped:
-        return "lspci -xxxx"
-    return "lspci -nn" if all(block.bare for block in blocks) else "lspci -v"
+        words = ["lspci -vvv"]
+    elif all(block.bare for block in blocks):
+        words = ["lspci -nn"]
+    else:
+        words = ["lspci -v"] if any(block.fields for block in blocks) else ["lspci"]
+    if longest:
+        words.append("-xxxx" if longest > ORDINARY_SIZE else "-xxx")
+    return " ".join(words)
 
 
 def _no_link(space: ConfigSpace) -> bool:
