@@ -6,9 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpu_topo.topology.placement import placement
-from gpu_topo.topology.roles import role
-
 from gpu_topo.exporters.view import listed_devices, nvlink_totals, port_max_gbps
 from gpu_topo.model.finding import Finding, Report
 from gpu_topo.model.host import Platform, Port
@@ -17,6 +14,8 @@ from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.structure import GpuPlacement, Near, Path
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.paths import all_paths
+from gpu_topo.topology.placement import placement
+from gpu_topo.topology.roles import role
 
 SCHEMA = "gpu-topo/report/1"
 

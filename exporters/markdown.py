@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gpu_topo.topology.placement import placement
-
 from gpu_topo.exporters import tree
 from gpu_topo.exporters.limits import Limit, limits
 from gpu_topo.exporters.view import (
@@ -15,12 +13,14 @@ from gpu_topo.exporters.view import (
     grouped,
     names,
     open_findings,
+    short_subject,
     subject_name,
     unassessed_groups,
 )
 from gpu_topo.exporters.words import BASES, clean, compact, evidence, fits, gbs, headline, host, link_gbs, tally, told
 from gpu_topo.model.finding import INFO, Report
 from gpu_topo.model.reading import known
+from gpu_topo.topology.placement import placement
 
 # An underscore inside a word, as in mlx5_0, means nothing to markdown.
 _SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)")
@@ -96,7 +96,9 @@ def _finding(report: Report, item: Group) -> list[str]:
     first = item.first
     several = len(item.findings) > 1
     subject = (
-        compact(_short(f.subject, short) for f in item.findings) if several else subject_name(first.subject, short)
+        compact(short_subject(f.subject, short) for f in item.findings)
+        if several
+        else subject_name(first.subject, short)
     )
     lines = ["", f"### {item.number}. {first.severity}: {code(first.code)} {escape(subject)}", ""]
     for finding in item.findings:
@@ -114,29 +116,18 @@ def _finding(report: Report, item: Group) -> list[str]:
     return lines
 
 
-def _short(subject: str, short: dict[str, str]) -> str:
-    return "~".join(short.get(part, part) for part in subject.split("~"))
-
-
 def _where(report: Report, serious: Sequence[Group]) -> list[str]:
     rows = tree.rows(report, [(item.number, finding) for item in serious for finding in item.findings])
     if not rows:
         return []
-    texts = [tree.branch(row.last) + row.text for row in rows]
-    width = max(len(text) for text in texts)
-    link, rate = max(len(row.link) for row in rows), max(len(row.gbs) for row in rows)
-    lines = []
-    for text, row in zip(texts, rows, strict=True):
-        mark = f"◀ {', '.join(str(number) for number in dict.fromkeys(row.marks))}" if row.marks else ""
-        lines.append(f"{text:<{width}}  {row.link:<{link}}  {row.gbs:<{rate}}  {mark}".rstrip())
-    return ["", "### Where it sits", "", "Link and GB/s of each hop:", "", *_code(lines)]
+    return ["", "### Where it sits", "", "Link and GB/s of each hop:", "", *_code(tree.lines(rows))]
 
 
 def _notes(report: Report, notes: Sequence[Group]) -> list[str]:
     short = names(report.node)
     lines = ["", "### Also worth knowing", ""]
     for item in notes:
-        subjects = compact(dict.fromkeys(_short(f.subject, short) for f in item.findings))
+        subjects = compact(dict.fromkeys(short_subject(f.subject, short) for f in item.findings))
         lines.append(f"- {code(item.first.code)} {escape(subjects)}: {escape(item.first.summary)}")
     return lines
 

@@ -88,7 +88,8 @@ def cell_text(path: Path | None) -> str:
     return kind if path.gbs is None else f"{kind} {gbs(path.gbs)}"
 
 
-def _legend(table: Table) -> Iterator[str]:
+def legend(table: Table) -> Iterator[str]:
+    """What the path kinds of this table mean."""
     used = {path.kind for row in table.cells for path in row if path}
     for kind, words in LEGEND.items():
         if kind in used or any(other[:2] == kind for other in used):
@@ -116,7 +117,7 @@ def _text(table: Table, width: int) -> str:
         lines.append("")
         start = end
     lines.append("GB/s in each direction, of the narrowest link on the way. X: itself")
-    lines += [f"  {words}" for words in _legend(table)]
+    lines += [f"  {words}" for words in legend(table)]
     lines.append("")
     addresses = max(len(place.address) for place in table.places)
     for place in table.places:
@@ -180,5 +181,5 @@ def _markdown(table: Table) -> str:
         for place, row in zip(table.places, table.cells, strict=True)
     ]
     lines = [*table_lines(titles, rows), "", "GB/s in each direction, of the narrowest link on the way.", ""]
-    lines += [f"- {words}" for words in _legend(table)]
+    lines += [f"- {words}" for words in legend(table)]
     return "\n".join(lines) + "\n"

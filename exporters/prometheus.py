@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpu_topo.topology.placement import placement
-from gpu_topo.topology.roles import role
-
 from gpu_topo.exporters.view import listed_devices, nvlink_totals
 from gpu_topo.model.facts import ABSENT, OK, PARTIAL
 from gpu_topo.model.finding import SEVERITIES, Finding, Report
@@ -17,6 +14,8 @@ from gpu_topo.model.node import ENDPOINT_KINDS, Device, Gpu, Link, Node
 from gpu_topo.model.pci import Aer
 from gpu_topo.model.reading import EMPTY, Reading, known
 from gpu_topo.topology.interconnect import interconnect
+from gpu_topo.topology.placement import placement
+from gpu_topo.topology.roles import role
 from gpu_topo.topology.shape import shape
 
 if TYPE_CHECKING:

@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_topo.topology.placement import placement
-
 from gpu_topo.exporters import tree
 from gpu_topo.exporters.limits import Limit, limits
 from gpu_topo.exporters.view import (
@@ -17,6 +15,7 @@ from gpu_topo.exporters.view import (
     grouped,
     names,
     open_findings,
+    short_subject,
     subject_name,
     unassessed_groups,
 )
@@ -31,6 +30,7 @@ from gpu_topo.exporters.words import (
     host,
     link_gbs,
     link_text,
+    moment,
     plural,
     tally,
     told,
@@ -38,6 +38,7 @@ from gpu_topo.exporters.words import (
 from gpu_topo.model.facts import ABSENT, OK
 from gpu_topo.model.finding import CRITICAL, INFO, WARNING, Finding, Report
 from gpu_topo.model.structure import Placement
+from gpu_topo.topology.placement import placement
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -209,7 +210,7 @@ class _Page:
             if impact:
                 table.add_row(self.label("impact"), self.text(impact))
         if first.since is not None:
-            table.add_row(self.label("since"), self.text(_moment(first.since)))
+            table.add_row(self.label("since"), self.text(moment(first.since)))
         for number, step in enumerate(first.remedy, 1):
             table.add_row(self.label("do" if number == 1 else ""), self.text(f"{number}. {step}"))
         if first.verify:
@@ -229,7 +230,7 @@ class _Page:
 
     def short(self, subject: str) -> str:
         """GPU3, mlx5_0/1, GPU0~GPU1."""
-        return "~".join(self.names.get(part, part) for part in subject.split("~"))
+        return short_subject(subject, self.names)
 
     def note(self, item: Group) -> None:
         """An info finding in short: what, and how to see it."""
@@ -372,10 +373,3 @@ def shell_lines(line: str, width: int) -> list[str]:
         lines.append(line[:cut] + "\\")
         line = line[cut:]
     return [*lines, line]
-
-
-def _moment(seconds: float) -> str:
-    """A moment since the epoch as UTC."""
-    import time
-
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -37,6 +37,18 @@ def branch(last: Sequence[bool], glyphs: tuple[str, str, str, str] = GLYPHS) -> 
     return "".join(blank if ended else bar for ended in last[:-1]) + (corner if last[-1] else tee)
 
 
+def lines(rows: Sequence[Row]) -> list[str]:
+    """The rows as aligned lines of text: place, link, GB/s and the numbers of the findings."""
+    texts = [branch(row.last) + row.text for row in rows]
+    width = max((len(text) for text in texts), default=0)
+    link, rate = max((len(row.link) for row in rows), default=0), max((len(row.gbs) for row in rows), default=0)
+    found = []
+    for text, row in zip(texts, rows, strict=True):
+        mark = f"◀ {', '.join(str(number) for number in dict.fromkeys(row.marks))}" if row.marks else ""
+        found.append(f"{text:<{width}}  {row.link:<{link}}  {row.gbs:<{rate}}  {mark}".rstrip())
+    return found
+
+
 def rows(report: Report, numbered: Sequence[tuple[int, Finding]]) -> list[Row]:
     """The paths of the devices that these findings are about, each marked with the numbers of its findings."""
     node = report.node

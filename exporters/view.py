@@ -129,6 +129,11 @@ def subject_name(subject: str, short: Mapping[str, str]) -> str:
     return f"{name} ({subject})" if name and name != subject else subject
 
 
+def short_subject(subject: str, short: Mapping[str, str]) -> str:
+    """A subject by its short names alone: GPU3, mlx5_0/1, GPU0~GPU1."""
+    return "~".join(short.get(part, part) for part in subject.split("~"))
+
+
 def open_findings(report: Report) -> list[Finding]:
     """The findings that count, worst first, then by what they cost."""
     return _worst_first(f for f in report.findings if f.accepted is None)

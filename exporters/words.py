@@ -231,3 +231,10 @@ def fits(report: Report, room: int) -> str:
                 if len(line) <= room:
                     return line
     return "all that was checked is right"
+
+
+def moment(seconds: float) -> str:
+    """A moment since the epoch as UTC."""
+    import time
+
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -156,5 +156,5 @@ def test_one_row_a_line() -> None:
     """Each row of a list stands on a line of its own, and control characters are escaped."""
     node = build.node([build.device("0000:01:00.0", GPU, "evil\x1b[31m\nname")])
     text = exporter.render(build.report(node))
-    assert sum("0000:01:00.0" in line for line in text.splitlines()) == 1
+    assert sum(line.startswith('  {"address": "0000:01:00.0"') for line in text.splitlines()) == 1
     assert "\x1b" not in text

@@ -1,0 +1,196 @@
+"""The report as one self-contained page: no script, no external resource, light and dark, the picture inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_topo.exporters import matrix, svg, tree
+from gpu_topo.exporters.limits import Limit, limits
+from gpu_topo.exporters.view import (
+    Group,
+    accepted_findings,
+    grouped,
+    listed_devices,
+    names,
+    open_findings,
+    short_subject,
+    subject_name,
+    unassessed_groups,
+)
+from gpu_topo.exporters.words import BASES, clean, compact, evidence, gbs, host, link_gbs, link_text, moment, told
+from gpu_topo.model.finding import INFO, Report
+from gpu_topo.model.reading import known
+from gpu_topo.topology.placement import placement
+from gpu_topo.topology.roles import role
+
+# The device-by-device table of a larger node is no longer something to look at.
+MOST_PLACES = 48
+
+
+def render(report: Report, refresh: int | None = None) -> str:
+    """The page; refresh: seconds after which a browser loads it again (for the daemon)."""
+    import pkgutil
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    template = pkgutil.get_data("gpu_topo.exporters", "report.html")
+    if template is None:
+        raise FileNotFoundError("report.html is missing from the package")
+    environment = Environment(autoescape=True, trim_blocks=False, finalize=_finalize)
+    # The picture escapes its own strings; everything else is escaped here.
+    picture = Markup(svg.render(report, links=True))
+    page = environment.from_string(template.decode()).render(picture=picture, refresh=refresh, **_content(report))
+    return page + "\n"
+
+
+def _finalize(value: object) -> object:
+    """Cleans every plain string that the template prints; markup has been cleaned."""
+    return clean(value) if type(value) is str else value
+
+
+def _content(report: Report) -> dict[str, Any]:
+    node = report.node
+    short = names(node)
+    groups = grouped(open_findings(report))
+    serious = [item for item in groups if item.first.severity != INFO]
+    placed = placement(node, report.role_overrides)
+    found = limits(report, placed)
+    kernel, product = known(node.platform.kernel), known(node.platform.product)
+    return {
+        "verdict": report.verdict,
+        "host": host(report),
+        "notes": report.notes,
+        "serious": [_finding(item, short, report) for item in serious],
+        "info": [_finding(item, short, report) for item in groups if item.first.severity == INFO],
+        "tree": _tree(report, serious),
+        "limits": _limits(found) if len(found) > 1 or any(row.nic for row in found) else None,
+        "placement": placed,
+        "unassessed": [
+            {"codes": ", ".join(item.codes), "subjects": compact(item.subjects), "reason": item.reason}
+            for item in unassessed_groups(report)
+        ],
+        "accepted": [
+            {**finding.accepted._asdict(), "code": finding.code, "subject": subject_name(finding.subject, short)}
+            for finding in accepted_findings(report)
+            if finding.accepted
+        ],
+        "matrix": _matrix(report),
+        "ports": _ports(report),
+        "devices": _devices(report),
+        "sources": node.sources,
+        "version": report.version,
+        "generated_at": report.generated_at,
+        "machine": ", ".join(
+            text for text in (product, f"kernel {kernel}" if kernel else "", f"platform {node.platform.kind}") if text
+        ),
+    }
+
+
+def _finding(item: Group, short: dict[str, str], report: Report) -> dict[str, Any]:
+    first = item.first
+    several = len(item.findings) > 1
+    device = report.node.devices.get(first.subject)
+    title = subject_name(first.subject, short) + (f", {device.name}" if device else "")
+    if several:
+        title = compact(short_subject(f.subject, short) for f in item.findings)
+    return {
+        "number": item.number,
+        "severity": first.severity,
+        "code": first.code,
+        "title": title,
+        "rows": [(told(f, short) if several else f.summary, evidence(f)) for f in item.findings],
+        "costs": gbs(lost) if (lost := sum(f.lost_gbs or 0.0 for f in item.findings)) else "",
+        "impacts": list(dict.fromkeys(f.impact for f in item.findings if f.impact)),
+        "since": moment(first.since) if first.since is not None else "",
+        "remedy": first.remedy,
+        "verify": first.verify,
+        "basis": BASES.get(first.basis, first.basis),
+    }
+
+
+def _tree(report: Report, serious: Sequence[Group]) -> list[dict[str, str]]:
+    rows = tree.rows(report, [(item.number, finding) for item in serious for finding in item.findings])
+    severity = {item.number: item.first.severity for item in serious}
+    return [
+        {"text": line, "style": severity[row.marks[0]] if row.marks else ""}
+        for row, line in zip(rows, tree.lines(rows), strict=True)
+    ]
+
+
+def _limits(rows: Sequence[Limit]) -> dict[str, Any]:
+    fabric = next((row.fabric for row in rows if row.fabric), "")
+    networked = any(row.nic for row in rows)
+    titles = ["GPU", "NUMA node", "PCIe link", "PCIe", *([fabric] if fabric else [])]
+    titles += ["nearest NIC", "way to it", "port", "narrowest to the network"] if networked else []
+
+    def cell(text: str, bad: bool = False) -> dict[str, Any]:
+        return {"text": text, "bad": bad}
+
+    cells_of_rows = []
+    for row in rows:
+        rate = link_gbs(row.link)
+        cells = [cell(row.name), cell("?" if row.numa_node is None else str(row.numa_node))]
+        cells += [cell(link_text(row.link) or "?"), cell(rate or "?", " of " in rate)]
+        if fabric:
+            cells.append(cell(gbs(row.fabric_gbs) if row.fabric else "-", row.partial))
+        if networked:
+            cells.append(cell(f"{row.nic} ({row.nic_kind})" if row.nic else "-"))
+            cells += [cell(gbs(value) if row.nic else "-") for value in (row.path_gbs, row.port_gbs)]
+            cells.append(cell(f"{gbs(row.narrowest_gbs)}, {row.narrowest}" if row.narrowest else "-"))
+        cells_of_rows.append(cells)
+    return {"titles": titles, "rows": cells_of_rows}
+
+
+def _matrix(report: Report) -> dict[str, Any]:
+    table = matrix.build(report.node)
+    if len(table.places) > MOST_PLACES:
+        return {"places": ()}
+    rows = [
+        (
+            place,
+            [
+                {"text": matrix.cell_text(path), "style": "X" if path is None else path.kind.rstrip("0123456789")}
+                for path in row
+            ],
+        )
+        for place, row in zip(table.places, table.cells, strict=True)
+    ]
+    return {"places": table.places, "rows": rows, "legend": list(matrix.legend(table))}
+
+
+def _ports(report: Report) -> list[list[str]]:
+    rows = []
+    for port in report.node.ports:
+        rate = known(port.rate_gbps)
+        speed = known(port.speed)
+        rows.append(
+            [
+                f"{port.device}/{port.port}",
+                known(port.address) or "",
+                known(port.netdev) or "",
+                port.transport or known(port.link_layer) or "",
+                known(port.state) or "?",
+                (f"{rate:g} Gb/s" if rate is not None else "?") + (f" {speed}" if speed else ""),
+                role(report.node, port, report.role_overrides),
+                known(port.firmware) or "",
+            ]
+        )
+    return rows
+
+
+def _devices(report: Report) -> list[list[str]]:
+    return [
+        [
+            device.address,
+            device.kind + (" (virtual function)" if device.function.virtual_function else ""),
+            device.name,
+            link_text(device.link),
+            link_gbs(device.link),
+            "" if (numa := known(device.function.numa_node)) is None else str(numa),
+            device.function.slot or "",
+            known(device.function.driver) or "",
+        ]
+        for device in listed_devices(report)
+    ]
