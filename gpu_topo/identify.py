@@ -12,40 +12,10 @@ from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, OTHER, 
 from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function
 from gpu_topo.model.reading import EMPTY
 
-NVIDIA, AMD, INTEL, AMD_CPU, MELLANOX, BROADCOM = 0x10DE, 0x1002, 0x8086, 0x1022, 0x15B3, 0x1000
+NVIDIA, AMD, INTEL, AMD_CPU, MELLANOX = 0x10DE, 0x1002, 0x8086, 0x1022, 0x15B3
 _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 
-# How pci.ids begins the names of vendors, for recordings that hold names instead of numbers.
-_VENDOR_NAMES = (
-    ("nvidia", NVIDIA),
-    ("advanced micro devices, inc. [amd/ati]", AMD),
-    ("ati technologies", AMD),
-    ("advanced micro devices", AMD_CPU),
-    ("intel corporation", INTEL),
-    ("mellanox", MELLANOX),
-    ("broadcom / lsi", BROADCOM),
-    ("lsi logic", BROADCOM),
-    ("broadcom", 0x14E4),
-    ("plx technology", 0x10B5),
-    ("pmc-sierra", 0x11F8),
-    ("microsemi", 0x11F8),
-    ("microchip technology / smc", 0x1055),
-    ("asmedia", 0x1B21),
-    ("integrated device technology", 0x111D),
-    ("pericom", 0x12D8),
-    ("xconn", 0x1F16),
-    ("aspeed", 0x1A03),
-    ("matrox", 0x102B),
-    ("huawei", 0x19E5),
-    ("habana", 0x1DA3),
-    ("amazon", 0x1D0F),
-    ("red hat, inc. virtio", 0x1AF4),
-    ("red hat, inc", 0x1B36),
-    ("vmware", 0x15AD),
-    ("microsoft", 0x1414),
-    ("cirrus logic", 0x1013),
-)
-_NUMBER = re.compile(r"\bDevice ([0-9a-f]{4})\b(?! \[)")
+_NUMBER = re.compile(r"\bDevice [0-9a-f]{4}$")  # what lspci prints where its list has no name
 _REVISION = re.compile(r" \(rev [0-9a-f]{2}\)$")
 _BRACKETS = re.compile(r"\[([^\[\]]+)\]$")
 
@@ -131,11 +101,6 @@ def _core(
     name: str | None,
 ) -> _Core:
     spelled = _REVISION.sub("", name).strip() if name else ""
-    model = ""
-    if spelled and (vendor is None or device is None):
-        said_vendor, said_device, model = ids_of_name(spelled)
-        vendor = said_vendor if vendor is None else vendor
-        device = said_device if device is None else device
     if vendor is not None and device is not None:
         subsystem = (
             (subsystem_vendor, subsystem_device)
@@ -144,7 +109,7 @@ def _core(
         )
         kind, part = _by_ids(vendor, device, class_code, subsystem, bridge, forwards)
     else:
-        kind, part = _by_name(vendor, spelled, model, class_code, bridge, forwards)
+        kind, part = _by_name(vendor, spelled, class_code, bridge, forwards)
     unsure = kind == STORAGE or (kind == GPU and part is None and vendor in (AMD, INTEL))
     return _Core(
         kind,
@@ -217,14 +182,16 @@ _NO_SWITCH = ("chipset", "matisse", "zeppelin", "starship", "thunderbolt")
 
 
 def _by_name(
-    vendor: int | None, name: str, model: str, class_code: int | None, bridge: bool, forwards: bool
+    vendor: int | None, name: str, class_code: int | None, bridge: bool, forwards: bool
 ) -> tuple[str, Part | None]:
-    """Kind and part of a function that has a name and perhaps a class, but no numbers."""
+    """Kind and part of a function without a device number: by its class, its vendor and the words of its name."""
+    brackets = _BRACKETS.search(name)
+    model = brackets[1] if brackets else name  # "AD102 [GeForce RTX 4090]" names chip and model
     if class_code is None:
-        part = catalogue.gpu_part_by_name(model) if model else None
+        part = catalogue.gpu_part_by_name(model)
         if part is not None:
             return GPU, part
-        part = catalogue.nic_part_by_name(model) if model else None
+        part = catalogue.nic_part_by_name(model)
         return (NIC if part else BRIDGE if bridge else OTHER), part
     base, sub, low = class_code >> 16, class_code >> 8, name.lower()
     if base == 0x06 or forwards or bridge:
@@ -261,18 +228,6 @@ def _bridge_by_name(vendor: int | None, name: str, low: str) -> Part | None:
     if any(word in low for word in _SWITCH_WORDS) and not any(word in low for word in _NO_SWITCH):
         return Part(name, switch_chip=vendor not in (None, AMD_CPU, INTEL))
     return None
-
-
-def ids_of_name(name: str) -> tuple[int | None, int | None, str]:
-    """Vendor and device id as far as lspci's words tell them, and the model: the last words in brackets.
-
-    "NVIDIA Corporation Device 2330" tells both ids, "NVIDIA Corporation AD102 [GeForce RTX 4090]" the vendor.
-    """
-    low = name.lower()
-    vendor = next((number for words, number in _VENDOR_NAMES if low.startswith(words)), None)
-    number = _NUMBER.search(name)
-    brackets = _BRACKETS.search(name)
-    return vendor, int(number[1], 16) if number and vendor is not None else None, brackets[1] if brackets else name
 
 
 # --- what the functions say of the machine ---------------------------------------------------------------------
