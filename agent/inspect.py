@@ -12,7 +12,7 @@ from gpu_topo.classifier import classify, verdict
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import GPU, ACCELERATOR, Node
+from gpu_topo.model.node import ACCELERATOR, GPU, Node
 from gpu_topo.source import Source
 
 

@@ -150,7 +150,7 @@ def _gpus(
     facts: Sequence[Facts],
 ) -> tuple[Gpu, ...]:
     """GPUs and accelerators with what their driver says, by the driver's index."""
-    listed = _listed(facts, views)
+    listed = _listed(facts)
     earlier = _link_samples(facts)
     gpus = []
     for address, device in devices.items():
@@ -216,10 +216,11 @@ def _busy(samples: Sequence[LinkSample]) -> bool | None:
     return False if last.pstate is not None and last.pstate >= 5 else None
 
 
-def _listed(facts: Sequence[Facts], views: Mapping[str, DriverViews]) -> bool:
+def _listed(facts: Sequence[Facts]) -> bool:
     """Whether a driver that works as a whole lists GPUs by address, so that one it does not list is missing."""
     for fact in facts:
-        working = fact.driver is not None and fact.driver.library == "nvml" and fact.driver.status == "ok"
+        state = fact.driver
+        working = state is not None and state.library == "nvml" and state.status == "ok" and state.lists_all
         if working and any(gpu.address and not gpu.lost for gpu in fact.gpus):
             return True
     return False

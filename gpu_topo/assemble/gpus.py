@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gpu_topo.assemble.merge import fill
+from gpu_topo.assemble.merge import merge_gpu
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.gpu import DriverGpu, NvLink
@@ -34,12 +34,10 @@ def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str,
         for gpu in fact.gpus:
             address = gpu.address or _match(gpu, nameless, index, uuids, nvidia)
             before = views.get(address)
-            merged = gpu if before is None else fill(before.view, gpu)
+            merged = gpu if before is None else merge_gpu(before.view, gpu)
             sample = _sample(gpu)
             samples = (before.samples if before else ()) + ((sample,) if sample else ())
-            views[address] = DriverViews(
-                merged._replace(lost=gpu.lost or (before.view.lost if before else False)), samples
-            )
+            views[address] = DriverViews(merged, samples)
     names = {f"GPU{v.view.ordinal}": address for address, v in views.items() if v.view.ordinal is not None}
     return views, names
 

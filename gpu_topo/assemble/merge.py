@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from gpu_topo.model.facts import Facts
+from gpu_topo.model.gpu import UNKNOWN_STATE, DriverGpu, NvLink
 from gpu_topo.model.host import BARE_METAL, UNKNOWN_PLATFORM, VIRTUAL_MACHINE, Platform, Port
 from gpu_topo.model.pci import Function, LinkEnd
 from gpu_topo.model.reading import Unknown, known
@@ -30,6 +31,32 @@ def fill(old: Tuple, new: Tuple) -> Tuple:
         is_default = not isinstance(after, (Unknown, type(None))) and name in defaults and after == defaults[name]
         picked.append(before if is_default and before is not None else _later(before, after))
     return type(new)(*picked)
+
+
+def merge_gpu(old: DriverGpu, new: DriverGpu) -> DriverGpu:
+    """One GPU seen by two tools (or twice by one): NVLinks are joined link by link, since states, remote ends and
+    error counts come from three calls of nvidia-smi."""
+    merged = fill(old, new)
+    before, after = old.nvlinks, new.nvlinks
+    links = merged.nvlinks
+    if before is not None and after is not None and not isinstance(before, Unknown) and not isinstance(after, Unknown):
+        links = _merge_links(before, after)
+    return merged._replace(nvlinks=links, lost=old.lost or new.lost, unknowns={**old.unknowns, **new.unknowns})
+
+
+def _merge_links(before: tuple[NvLink, ...], after: tuple[NvLink, ...]) -> tuple[NvLink, ...]:
+    found = {link.number: link for link in before}
+    for link in after:
+        old = found.get(link.number)
+        if old is None:
+            found[link.number] = link
+            continue
+        found[link.number] = fill(old, link)._replace(
+            state=link.state if link.state != UNKNOWN_STATE else old.state,
+            remote_kind=link.remote_kind if link.remote_kind != "unknown" else old.remote_kind,
+            errors={**old.errors, **link.errors},
+        )
+    return tuple(found[number] for number in sorted(found))
 
 
 def merge_function(old: Function, new: Function) -> Function:

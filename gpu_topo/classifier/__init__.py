@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from gpu_topo.classifier import (
     acs,
+    driver,
+    fabric,
     host,
+    nvlink,
     pcie_errors,
     pcie_lost,
     pcie_path,
@@ -31,6 +34,9 @@ RULES: tuple[Rule, ...] = (
     *pcie_lost.RULES,
     *acs.RULES,
     *host.RULES,
+    *nvlink.RULES,
+    *fabric.RULES,
+    *driver.RULES,
 )
 
 # An accelerator counts as assessed when one of these could judge it.
@@ -74,7 +80,10 @@ def _rank(finding: Finding) -> tuple[int, float, str, str]:
 
 
 def verdict(node: Node, findings: Sequence[Finding], unassessed: Sequence[Unassessed]) -> str:
-    """critical | warning | unknown | ok. Accepted findings do not count; unknown: no rule could judge an accelerator."""
+    """critical | warning | unknown | ok. Accepted findings do not count.
+
+    unknown: nothing is wrong as far as is known, but no rule could judge an accelerator.
+    """
     severities = {f.severity for f in findings if f.accepted is None}
     for severity in (CRITICAL, WARNING):
         if severity in severities:

@@ -30,7 +30,7 @@ INTEL = 0x8086
 _X86 = frozenset({"x86_64", "x86", "i386", "i686", "amd64"})
 _REMEDY = (
     "switch ACS off in the board's firmware settings, where it has such an option",
-    "if this machine passes no devices to virtual machines, boot without iommu=on or with pci=disable_acs_redir=ADDRESS",
+    "if no device is passed to virtual machines, boot with pci=disable_acs_redir=ADDRESS, or without iommu=on",
     "or clear the bits of this bridge until the next boot: setpci -v -s ADDRESS ECAP_ACS+0x6.w=0000",
 )
 
@@ -50,7 +50,8 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     unread: list[str] = []
     refused = False
     passed = sorted({d.address for d in peers if d.function.driver == "vfio-pci"})
-    for bridge, users in through.items():
+    redirecting: dict[str, list[str]] = {}  # chip (or lone bridge) -> its bridges that redirect
+    for bridge in through:
         device = node.devices[bridge]
         bits = device.function.acs
         if isinstance(bits, Unknown):
@@ -60,7 +61,9 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             if device.function.port_type is None and device.function.link is not None:
                 unread.append(bridge)
         elif bits & ACS_REDIRECTS:
-            yield _finding(node, device, sorted(bits & ACS_REDIRECTS), sorted(users))
+            redirecting.setdefault(device.switch or bridge, []).append(bridge)
+    for chip, bridges in redirecting.items():
+        yield _finding(node, chip, bridges, sorted({user for bridge in bridges for user in through[bridge]}))
     if unread:
         reason = (
             "reading access control needs root (CAP_SYS_ADMIN)" if refused else "access control bits are not recorded"
@@ -134,20 +137,27 @@ def _bridges_between(node: Node, peers: list[Device]) -> dict[str, set[str]]:
     return through
 
 
-def _finding(node: Node, device: Device, bits: list[str], users: list[str]) -> Finding:
+def _finding(node: Node, chip: str, bridges: list[str], users: list[str]) -> Finding:
+    """One finding for a switch chip, however many of its ports redirect."""
+    subject = bridges[0] if len(bridges) == 1 else chip
+    bits = sorted(
+        {bit for bridge in bridges for bit in (known(node.devices[bridge].function.acs) or ())} & ACS_REDIRECTS
+    )
     shown = ", ".join(users[:4]) + (f" and {len(users) - 4} more" if len(users) > 4 else "")
+    ports = f", {len(bridges)} ports," if len(bridges) > 1 else ""
     return Finding(
         ACS,
         WARNING,
-        device.address,
-        f"{called(device)} redirects peer-to-peer traffic to the processor ({'+'.join(bits)}): {shown}",
+        subject,
+        f"{called(node.devices[subject])}{ports} redirects peer-to-peer traffic to the processor ({'+'.join(bits)}): "
+        f"{shown}",
         LINK_PARTNERS,
         "GPUDirect between these devices goes up to the root complex and back: less bandwidth, more latency, and on "
         "some platforms NCCL hangs",
-        tuple(step.replace("ADDRESS", device.address) for step in _REMEDY),
-        f"lspci -s {device.address} -vvv | grep ACSCtl",
-        related=tuple(users),
-        observed={"acs": bits},
+        tuple(step.replace("ADDRESS", bridges[0]) for step in _REMEDY),
+        f"lspci -s {bridges[0]} -vvv | grep ACSCtl",
+        related=(*bridges, *users),
+        observed={"acs": bits, "bridges": len(bridges)},
         expected={"acs": []},
     )
 
@@ -157,8 +167,8 @@ RULES = (
         ACS,
         (WARNING,),
         "access control redirects peer-to-peer traffic to the processor",
-        "the redirect bits (ReqRedir, CmpltRedir) of every bridge between two GPUs, or a GPU and an RDMA NIC, under one "
-        "host bridge",
+        "the redirect bits (ReqRedir, CmpltRedir) of every bridge between two GPUs, or a GPU and an RDMA NIC, under "
+        "one host bridge",
         "source validation or upstream forwarding alone; GeForce cards, which have no peer-to-peer; virtual machines, "
         "other processors than x86, devices bound to vfio-pci (unassessed)",
         _REMEDY,

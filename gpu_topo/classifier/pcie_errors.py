@@ -73,7 +73,8 @@ def _standing(device: Device, aer: Aer) -> Iterator[Finding]:
         COUNTERS,
         _IMPACT,
         _REMEDY,
-        f"lspci -s {device.address} -vv | grep -E 'UESta|CESta'; grep . /sys/bus/pci/devices/{device.address}/aer_dev_*",
+        f"lspci -s {device.address} -vv | grep -E 'UESta|CESta'; "
+        f"grep . /sys/bus/pci/devices/{device.address}/aer_dev_*",
         observed={"correctable": correctable, "uncorrectable": uncorrectable, "sticky": aer.sticky},
         expected={"correctable": 0, "uncorrectable": 0},
     )

@@ -115,8 +115,8 @@ def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
             f"{ratio:.1f}:1 on {switch.name or 'the switch'} at {switch.id}: {len(switch.downstream)} devices that can "
             f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(uplink.expected_gbs)}",
             LINK_PARTNERS,
-            "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of all "
-            "devices together cannot exceed the uplink",
+            "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of "
+            "all devices together cannot exceed the uplink",
             ("usual on GPU servers; nothing to do unless host traffic of several devices at once is the bottleneck",),
             f"lspci -tv -s {switch.id}; " + verify_link(node.devices[switch.id]),
             related=switch.downstream,

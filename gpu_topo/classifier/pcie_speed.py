@@ -21,9 +21,9 @@ from gpu_topo.classifier.links import (
 )
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
+    CATALOGUE,
     CAUSE_LOAD,
     CAUSE_NOT_RECORDED,
-    CATALOGUE,
     INFO,
     LINK_PARTNERS,
     PEERS,

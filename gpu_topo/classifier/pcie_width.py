@@ -225,7 +225,7 @@ def _limited(node: Node, device: Device, fewer: bool) -> Finding:
         if fewer or unfit
         else "none beyond the slot's generation: the machine was built this way",
         (
-            "check in the board's manual whether this slot shares lanes with another one (bifurcation, M.2) and free it",
+            "check in the board's manual whether this slot shares lanes with another (bifurcation, M.2), and free it",
             "move the card to a wider slot, if there is one",
             "accept it as designed: gpu-topo baseline accept",
         ),

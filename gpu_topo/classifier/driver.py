@@ -1,0 +1,205 @@
+"""GPUs that their driver has lost, a driver that does not answer, and a driver that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_topo.classifier.links import called
+from gpu_topo.classifier.nvlink import NVIDIA
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import (
+    CAUSE_DENIED,
+    CAUSE_PASSTHROUGH,
+    CRITICAL,
+    INFO,
+    LINK_PARTNERS,
+    PEERS,
+    WARNING,
+    Finding,
+    Unassessed,
+)
+from gpu_topo.model.gpu import DriverState
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.node import GPU, Device, Gpu, Node
+from gpu_topo.model.reading import known
+from gpu_topo.topology.lookup import lookup
+
+GPU_LOST = "gpu-lost"
+UNRESPONSIVE = "gpu-driver-unresponsive"
+MISSING = "gpu-driver-missing"
+AMD = 0x1002
+
+# The drivers that make a GPU usable for compute, by vendor.
+_DRIVERS = {NVIDIA: frozenset({"nvidia"}), AMD: frozenset({"amdgpu"})}
+_PASSTHROUGH = frozenset({"vfio-pci", "pci-stub"})
+_REMEDY = (
+    "look for the reason: dmesg | grep -iE 'Xid|NVRM|fallen off'",
+    "drain the node; end what still holds the GPU (fuser -v /dev/nvidia*)",
+    "power-cycle the node: a lost GPU seldom comes back by a reset",
+    "reseat the card, or have it replaced if it is lost again",
+)
+
+
+def judge_lost(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """gpu-lost."""
+    state = node.drivers.get("nvml")
+    for gpu in node.gpus:
+        device = node.devices.get(gpu.address)
+        if gpu.lost:
+            yield _lost(gpu, device, "its driver says that it is lost or cannot be opened")
+        elif gpu.listed is False:
+            hidden = _hidden(gpu, state)
+            if hidden is not None:
+                yield Unassessed(GPU_LOST, gpu.address, hidden, CAUSE_DENIED)
+            else:
+                yield _lost(gpu, device, "its driver is bound to it, lists other GPUs, and not this one")
+
+
+def _hidden(gpu: Gpu, state: DriverState | None) -> str | None:
+    """Why NVML may not be shown a GPU that is well: a container or job gets the device nodes of its own GPUs."""
+    if state is None:
+        return None
+    minor = state.minors.get(gpu.address)
+    openable = known(state.openable_minors)
+    if minor is not None and openable is not None:
+        return (
+            None if minor in openable else f"/dev/nvidia{minor} is not there or may not be opened: a container or job"
+        )
+    if not state.lists_all:
+        return "this container or job is shown some GPUs only"
+    return None
+
+
+def _lost(gpu: Gpu, device: Device | None, why: str) -> Finding:
+    name = called(device) if device is not None else known(gpu.model) or gpu.address
+    return Finding(
+        GPU_LOST,
+        CRITICAL,
+        gpu.address,
+        f"{name}: {why}",
+        PEERS,
+        "jobs that are given this GPU fail at start, running ones hang; other GPUs of the node may follow",
+        _REMEDY,
+        "nvidia-smi -L; lspci -d 10de: -nn",
+        observed={"listed": False},
+        expected={"listed": True},
+    )
+
+
+def judge_unresponsive(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """gpu-driver-unresponsive."""
+    for library, state in node.drivers.items():
+        if state.status == "timeout":
+            severity, words = CRITICAL, "a call to the GPU driver passed its deadline"
+        elif state.status in ("failed", "crashed"):
+            severity = WARNING
+            words = "the GPU driver's library is there and fails to start" if state.status == "failed" else (
+                "the GPU driver's library crashed"
+            )  # fmt: skip
+        else:
+            continue
+        yield Finding(
+            UNRESPONSIVE,
+            severity,
+            "node",
+            f"{words}: {state.detail}" if state.detail else words,
+            LINK_PARTNERS,
+            "nothing that needs the driver works: jobs cannot start, running ones may hang and cannot be killed",
+            (
+                "look for the reason: dmesg | grep -iE 'Xid|NVRM|hung task'",
+                "check that driver and library are of one version (cat /proc/driver/nvidia/version)",
+                "drain the node and reboot; if it hangs on the way down, power-cycle",
+            ),
+            "timeout 10 nvidia-smi; echo $?",
+            observed={"library": library, "status": state.status, "detail": state.detail},
+            expected={"status": "ok"},
+        )
+
+
+def judge_missing(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """gpu-driver-missing."""
+    state = node.drivers.get("nvml")
+    bound = 0
+    # A recording without a single driver says nothing of drivers.
+    told = node.live or any(isinstance(d.function.driver, str) for d in node.devices.values())
+    for device in node.devices.values():
+        function = device.function
+        wanted = _DRIVERS.get(function.vendor_id or 0)
+        if device.kind != GPU or device.integrated or wanted is None or function.physical_function:
+            continue
+        driver = function.driver
+        if isinstance(driver, str) and driver in wanted:
+            bound += function.vendor_id == NVIDIA
+            continue
+        if isinstance(driver, str) and driver in _PASSTHROUGH:
+            yield Unassessed(
+                MISSING, device.address, f"bound to {driver}: passed through to a guest", CAUSE_PASSTHROUGH
+            )
+        elif (driver is None and told and _told_of(node, device)) or isinstance(driver, str):
+            what = f"is bound to {driver}" if driver else "has no driver"
+            yield _missing(device.address, f"{called(device)} {what}, not to {' or '.join(sorted(wanted))}")
+    if node.live and bound and state is not None and state.status == "absent":
+        yield _missing(
+            "node", f"the NVIDIA driver runs {bound} GPUs, but its library (libnvidia-ml.so.1) is not found here"
+        )
+
+
+def _told_of(node: Node, device: Device) -> bool:
+    """Whether the source that listed this function would have named its driver."""
+    if node.live or device.function.link is not None or device.function.answers is False:
+        return lookup(node).gpus[device.address].listed is None if device.address in lookup(node).gpus else True
+    return False
+
+
+def _missing(subject: str, words: str) -> Finding:
+    return Finding(
+        MISSING,
+        INFO,
+        subject,
+        words,
+        LINK_PARTNERS,
+        "NVLink, load and P-state are not known; jobs cannot use the GPU from here",
+        (
+            "nothing, if this machine or container is not meant to compute",
+            "in a container, start it with the GPU runtime so that the library is mounted",
+            "else install the driver and load it: modprobe nvidia",
+        ),
+        "lspci -d 10de: -k; ldconfig -p | grep nvidia-ml",
+        observed={"driver": None},
+        expected={},
+    )
+
+
+RULES = (
+    Rule(
+        GPU_LOST,
+        (CRITICAL,),
+        "the driver has lost a GPU that is on the bus",
+        "GPUs on PCI with the NVIDIA driver bound, against those that the driver lists; what it calls lost",
+        "the driver as a whole fails (gpu-driver-unresponsive); containers and jobs that are shown some GPUs only: a "
+        "GPU whose device node is missing or closed is unassessed",
+        _REMEDY,
+        ("NVIDIA/dcgm-exporter#348, leptonai/gpud#810, utkuozdemir/nvidia_gpu_exporter#393",),
+        judge_lost,
+    ),
+    Rule(
+        UNRESPONSIVE,
+        (CRITICAL, WARNING),
+        "the GPU driver does not answer in time, or fails to start",
+        "whether NVML initialises, and whether each of its calls returns before its deadline",
+        "no driver or library is there (gpu-driver-missing)",
+        ("drain the node and reboot; if it hangs on the way down, power-cycle",),
+        ("NVIDIA/gpu-monitoring-tools#46, leptonai/gpud#117, NVIDIA/NVSentinel#1574",),
+        judge_unresponsive,
+    ),
+    Rule(
+        MISSING,
+        (INFO,),
+        "a GPU has no compute driver, or its library is not found",
+        "the kernel driver bound to each NVIDIA and AMD GPU, and whether libnvidia-ml can be found",
+        "bound to vfio-pci (passed through, unassessed); recordings that do not tell drivers",
+        ("nothing, if this machine or container is not meant to compute",),
+        ("NVIDIA/DCGM#263, mej/nhc#111 (no driver is not a fault)",),
+        judge_missing,
+    ),
+)

@@ -1,0 +1,385 @@
+"""NVLinks that are down, unequal or not there, judged against same-model GPUs first and the catalogue second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import (
+    CATALOGUE,
+    CAUSE_DRIVER,
+    CAUSE_MIG,
+    CAUSE_NOT_RECORDED,
+    CAUSE_PASSTHROUGH,
+    COUNTERS,
+    CRITICAL,
+    INFO,
+    PEERS,
+    WARNING,
+    Finding,
+    Unassessed,
+)
+from gpu_topo.model.gpu import ACTIVE, INACTIVE
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.host import VIRTUAL_MACHINE
+from gpu_topo.model.node import NVSWITCH, Gpu, Node
+from gpu_topo.model.reading import Unknown, known
+from gpu_topo.topology.bonds import bonds, link_gbs
+from gpu_topo.topology.interconnect import CUBE_MESH, interconnect
+
+INACTIVE_CODE = "nvlink-inactive"
+PARTIAL = "nvlink-partial"
+ABSENT = "nvlink-absent"
+ERRORS = "nvlink-errors"
+NVIDIA = 0x10DE
+
+_IMPACT = (
+    "tensor-parallel traffic takes the slowest path of its group: NCCL rings fall back to fewer links or to PCIe, and "
+    "every step waits for it"
+)
+_REMEDY = (
+    "look for NVLink errors and XIDs: nvidia-smi nvlink -e; dmesg | grep -iE 'Xid|NVLink|nvswitch'",
+    "drain the node and reset all GPUs (nvidia-smi -r), with the fabric manager stopped and started again on NVSwitch "
+    "machines",
+    "power-cycle the node",
+    "have the board or bridge replaced if the same link stays down",
+)
+
+
+class Count(NamedTuple):
+    """How many NVLinks of a GPU are up; by_link: told link by link, else from a matrix."""
+
+    gpu: Gpu
+    active: int
+    total: int
+    by_link: bool
+
+
+def is_sxm(gpu: Gpu) -> bool:
+    """A GPU that is soldered into an NVLink baseboard: its links are there, bridge or not."""
+    return gpu.part is not None and gpu.part.form_factor.upper().startswith("SXM")
+
+
+def has_nvlink(gpu: Gpu) -> bool | None:
+    """Whether this part has NVLink, None where it is not catalogued."""
+    if gpu.part is None or not gpu.part.fabric:
+        return None
+    return gpu.part.fabric == "nvlink"
+
+
+def nvidia_gpus(node: Node) -> list[Gpu]:
+    """The NVIDIA GPUs of a node that are not integrated."""
+    found = []
+    for gpu in node.gpus:
+        device = node.devices.get(gpu.address)
+        if gpu.vendor_id in (NVIDIA, None) and not (device is not None and device.integrated):
+            if device is None or device.function.vendor_id in (NVIDIA, None):
+                found.append(gpu)
+    return found
+
+
+def _model(node: Node, gpu: Gpu) -> str:
+    device = node.devices.get(gpu.address)
+    number = device.function.device_id if device is not None else None
+    return f"{number:04x}" if number is not None else (known(gpu.model) or "?")
+
+
+def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
+    """Why nothing of a GPU's NVLinks may be judged, as (reason, cause); None where it may."""
+    if known(gpu.mig):
+        return "MIG is on: the driver does not show NVLinks then", CAUSE_MIG
+    device = node.devices.get(gpu.address)
+    if device is not None and device.function.driver == "vfio-pci":
+        return "passed through to a guest: its links are not visible here", CAUSE_PASSTHROUGH
+    if isinstance(gpu.nvlinks, Unknown):
+        return f"NVLink state could not be read: {gpu.nvlinks.why} ({gpu.nvlinks.where})", CAUSE_DRIVER
+    if gpu.lost or gpu.listed is False:
+        return "the driver does not answer for this GPU", CAUSE_DRIVER
+    alone = node.platform.kind == VIRTUAL_MACHINE and len(nvidia_gpus(node)) == 1
+    if alone and has_nvlink(gpu) is not False:
+        return (
+            "a guest with one GPU of what may be a larger board: its links may lead to GPUs of others",
+            CAUSE_PASSTHROUGH,
+        )
+    return None
+
+
+def counts(node: Node) -> list[Count]:
+    """The NVLink counts of all GPUs of which something is known and that may be judged."""
+    found = []
+    stated = _stated(node)
+    for gpu in nvidia_gpus(node):
+        if why_not(node, gpu) is not None:
+            continue
+        links = known(gpu.nvlinks)
+        if links is not None:
+            found.append(Count(gpu, sum(link.state == ACTIVE for link in links), len(links), True))
+        elif gpu.address in stated:
+            found.append(Count(gpu, stated[gpu.address], stated[gpu.address], False))
+    return found
+
+
+def _stated(node: Node) -> dict[str, int]:
+    """The links of each GPU as a matrix tells: the most that it has to any one other GPU."""
+    most: dict[str, int] = {}
+    for (a, b), kind in node.stated_paths.items():
+        links = int(kind[2:]) if kind.startswith("NV") and kind[2:].isdigit() else 0
+        for name in (a, b):
+            most[name] = max(most.get(name, 0), links)
+    gpus = {gpu.address for gpu in node.gpus}
+    return {name: links for name, links in most.items() if name in gpus}
+
+
+def _groups(node: Node, found: Sequence[Count]) -> list[list[Count]]:
+    groups: dict[str, list[Count]] = {}
+    for count in found:
+        groups.setdefault(_model(node, count.gpu), []).append(count)
+    return list(groups.values())
+
+
+def _expected(node: Node, group: Sequence[Count]) -> tuple[int, str]:
+    """How many links a GPU of this group should have up, and the basis of it."""
+    most = max(count.active for count in group)
+    part = group[0].gpu.part
+    sure = part is not None and part.fabric == "nvlink" and part.fabric_confidence in ("verified", "one_source")
+    if sure and part is not None and is_sxm(group[0].gpu) and (part.fabric_links or 0) > most and group[0].by_link:
+        return part.fabric_links or 0, CATALOGUE
+    return most, PEERS
+
+
+def judge_inactive(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """nvlink-inactive."""
+    found = counts(node)
+    switched = any(d.kind == NVSWITCH for d in node.devices.values()) or interconnect(node).shape == "nvswitch"
+    yield from _unassessed(node, INACTIVE_CODE)
+    for group in _groups(node, found):
+        expected, basis = _expected(node, group)
+        for count in group:
+            if count.active >= expected or not _is_fault(count, group):
+                continue
+            yield _inactive(node, count, expected, basis, switched)
+
+
+def _is_fault(count: Count, group: Sequence[Count]) -> bool:
+    """Whether fewer links mean that a link is down. On bridged cards a GPU without any has no bridge, and bridges of
+    different kinds are nvlink-partial; but a link that the driver lists as inactive beside active ones is down."""
+    if is_sxm(count.gpu):
+        return True
+    if count.active == 0 or not count.by_link:
+        return False
+    most = max(other.active for other in group)
+    return count.total >= most and count.active < most
+
+
+def _inactive(node: Node, count: Count, expected: int, basis: str, switched: bool) -> Finding:
+    gpu = count.gpu
+    links = known(gpu.nvlinks) or ()
+    down = [link.number for link in links if link.state == INACTIVE]
+    rate = next((gbs for link in links if (gbs := link_gbs(gpu, link)) is not None), None)
+    if rate is None and gpu.part is not None and gpu.part.fabric == "nvlink":
+        rate = gpu.part.fabric_gbs_per_link
+    missing = expected - count.active
+    numbers = f" (down: {', '.join(map(str, down))})" if down and len(down) <= expected else ""
+    name = known(gpu.model) or gpu.address
+    attached = switched or (gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower() and is_sxm(gpu))
+    return Finding(
+        INACTIVE_CODE,
+        CRITICAL if attached else WARNING,
+        gpu.address,
+        f"{name} at {gpu.address} has {count.active} of {expected} NVLinks up{numbers}",
+        basis,
+        _IMPACT,
+        _REMEDY,
+        f"nvidia-smi nvlink -s -i {gpu.ordinal if gpu.ordinal is not None else gpu.address}",
+        observed={"links_active": count.active, "links_down": down, "gbs": rate * count.active if rate else None},
+        expected={"links_active": expected, "gbs": rate * expected if rate else None},
+        lost_gbs=round(rate * missing, 2) if rate else None,
+    )
+
+
+def _unassessed(node: Node, code: str) -> Iterator[Unassessed]:
+    """Every GPU with NVLink (or of an unlisted model) of which nothing can be said."""
+    stated = _stated(node)
+    for gpu in nvidia_gpus(node):
+        able = has_nvlink(gpu)
+        if able is False:
+            continue
+        reason = why_not(node, gpu)
+        if reason is None and gpu.nvlinks is None and gpu.address not in stated:
+            if node.live and node.drivers.get("nvml") is not None and node.drivers["nvml"].status == "ok":
+                continue  # asked, and this card has none
+            reason = ("NVLink state is not recorded: nvidia-smi nvlink -s would tell", CAUSE_NOT_RECORDED)
+            if node.live:
+                reason = ("NVLink state needs the NVIDIA driver and its library", CAUSE_DRIVER)
+        if reason is not None:
+            yield Unassessed(code, gpu.address, *reason)
+
+
+def judge_partial(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """nvlink-partial."""
+    found = [count for count in counts(node) if not is_sxm(count.gpu)]
+    for group in _groups(node, found):
+        bridged = [count for count in group if count.active]
+        if not bridged or len(group) < 2:
+            continue
+        bare = [count for count in group if not count.active]
+        numbers = sorted({count.active for count in bridged})
+        if bare:
+            words = f"{len(bridged)} of {len(group)} {_name(group)} are bridged by NVLink, {len(bare)} are not"
+        elif len(numbers) > 1 and not any(_is_fault(count, group) for count in bridged):
+            words = f"{_name(group)} have unequal numbers of NVLinks: {', '.join(map(str, numbers))}"
+        else:
+            continue
+        worse = bare or [count for count in bridged if count.active < numbers[-1]]
+        yield Finding(
+            PARTIAL,
+            WARNING,
+            worse[0].gpu.address if len(worse) == 1 else "node",
+            words,
+            PEERS,
+            _IMPACT,
+            (
+                "look whether a bridge is missing or half seated on the GPUs named",
+                "keep tensor-parallel groups to the bridged GPUs until then (CUDA_VISIBLE_DEVICES)",
+                "accept it as designed: gpu-topo baseline accept",
+            ),
+            "nvidia-smi topo -m; nvidia-smi nvlink -s",
+            related=tuple(count.gpu.address for count in worse),
+            observed={count.gpu.address: count.active for count in group},
+            expected={"links_active": numbers[-1]},
+        )
+    yield from _islands(node)
+
+
+def _name(group: Sequence[Count]) -> str:
+    gpu = group[0].gpu
+    return known(gpu.model) or (gpu.part.name if gpu.part is not None else "GPUs")
+
+
+def _islands(node: Node) -> Iterator[Finding]:
+    """Equal islands smaller than the node: by design, and worth knowing for whoever places a job."""
+    net = interconnect(node)
+    sizes = {len(island) for island in net.islands}
+    bonded = bonds(node)
+    if net.shape == CUBE_MESH or len(net.islands) < 2 or len(sizes) != 1 or sizes == {1}:
+        return
+    if not all(bond.kind.startswith("NV") for bond in bonded.values()):
+        return
+    yield Finding(
+        PARTIAL,
+        INFO,
+        "node",
+        f"NVLink joins {len(net.islands)} equal islands of {net.max_tensor_parallel} GPUs: tensor parallelism stays on "
+        f"NVLink up to {net.max_tensor_parallel}",
+        PEERS,
+        "larger tensor-parallel groups cross PCIe",
+        ("place tensor-parallel groups inside an island: gpu-topo inspect prints the order",),
+        "nvidia-smi topo -m",
+        related=tuple(a for island in net.islands for a in island),
+        observed={"islands": [list(island) for island in net.islands]},
+        expected={},
+    )
+
+
+def judge_absent(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """nvlink-absent."""
+    found = [c for c in counts(node) if has_nvlink(c.gpu) and not is_sxm(c.gpu) and not _c2c(c.gpu)]
+    for group in _groups(node, found):
+        if len(group) < 2 or any(count.active for count in group):
+            continue
+        yield Finding(
+            ABSENT,
+            INFO,
+            "node" if len(group) > 1 else group[0].gpu.address,
+            f"{len(group)} {_name(group)} could be joined by NVLink bridges and are not",
+            CATALOGUE,
+            "peer-to-peer traffic between them crosses PCIe",
+            ("nothing, if bought without bridges; a bridge joins neighbouring cards",),
+            "nvidia-smi nvlink -s",
+            related=tuple(count.gpu.address for count in group),
+            observed={"links_active": 0},
+            expected={},
+        )
+
+
+def _c2c(gpu: Gpu) -> bool:
+    return bool(known(gpu.c2c)) or (gpu.part is not None and gpu.part.c2c)
+
+
+def judge_errors(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """nvlink-errors: only growth says anything; totals since the driver was loaded are no rate."""
+    for gpu in nvidia_gpus(node):
+        grown = {
+            name.removeprefix("nvlink_"): growth
+            for (address, name), growth in past.counters.items()
+            if address == gpu.address and name.startswith("nvlink_") and growth.delta > 0
+        }
+        rate = sum(g.delta * 3600 / g.seconds for g in grown.values() if g.seconds > 0)
+        if rate <= policy.nvlink_errors_per_hour:
+            continue
+        kinds = ", ".join(f"{name} +{growth.delta}" for name, growth in sorted(grown.items()))
+        yield Finding(
+            ERRORS,
+            WARNING,
+            gpu.address,
+            f"NVLink errors of {known(gpu.model) or gpu.address} grow by {rate:.0f} an hour: {kinds}",
+            COUNTERS,
+            "errors are sent again and cost bandwidth; growing ones announce a link that goes down",
+            _REMEDY,
+            f"nvidia-smi nvlink -e -i {gpu.ordinal if gpu.ordinal is not None else gpu.address}",
+            observed={"per_hour": round(rate, 1), **{name: growth.delta for name, growth in grown.items()}},
+            expected={"per_hour": policy.nvlink_errors_per_hour},
+        )
+
+
+_SOURCES = (
+    "Azure/azhpc-diagnostics#73, leptonai/gpud#1085 (links down), leptonai/gpud#1227 and "
+    "Azure/azurehpc-health-checks#162 (fewer links than NVML's maximum by design)",
+    "NVIDIA/NVSentinel#1481 (an unpopulated bridge is no fault)",
+)
+
+RULES = (
+    Rule(
+        INACTIVE_CODE,
+        (CRITICAL, WARNING),
+        "a GPU has fewer NVLinks up than its same-model peers, or than its SXM board has",
+        "links that are up, against GPUs of the same model in the node, and on SXM boards against the catalogue for "
+        "exactly this part; never against NVML's maximum",
+        "MIG is on, the GPU is passed through, a guest sees one GPU of a larger board (unassessed); PCIe cards without "
+        "a bridge (nvlink-absent, nvlink-partial)",
+        _REMEDY,
+        _SOURCES,
+        judge_inactive,
+    ),
+    Rule(
+        PARTIAL,
+        (WARNING, INFO),
+        "GPUs of one model are bridged unequally, or in islands smaller than the node",
+        "whether all GPUs of one model are bridged, and by as many links",
+        "hybrid cube meshes; SXM boards (nvlink-inactive); GPUs that cannot be assessed",
+        ("look whether a bridge is missing or half seated", "accept it as designed: gpu-topo baseline accept"),
+        ("NVIDIA/nccl-tests#320, NVIDIA/nccl#340 and #557 (half-seated bridge), NVIDIA/dcgm-exporter#316",),
+        judge_partial,
+    ),
+    Rule(
+        ABSENT,
+        (INFO,),
+        "NVLink-capable cards stand side by side without a bridge",
+        "PCIe cards whose model has NVLink and of which none has a link up",
+        "one card alone; models without NVLink; link state that is not known",
+        ("nothing, if bought without bridges",),
+        _SOURCES,
+        judge_absent,
+    ),
+    Rule(
+        ERRORS,
+        (WARNING,),
+        "NVLink errors grow",
+        "the growth of replay, recovery, CRC and ECC counters of all links of a GPU over the last hour",
+        "a one-off audit: totals since the driver was loaded are no rate",
+        _REMEDY,
+        ("leptonai/gpud#943 (a counter at its ceiling carries no rate)",),
+        judge_errors,
+    ),
+)

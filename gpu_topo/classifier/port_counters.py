@@ -1,0 +1,154 @@
+"""Error counters and flaps of ports: judged by how fast they grow, never by their totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_topo.classifier.ports import COLLECTIVES, Judged, judged
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import (
+    CAUSE_NOT_RECORDED,
+    CAUSE_UNREADABLE,
+    COUNTERS,
+    WARNING,
+    Finding,
+    Unassessed,
+)
+from gpu_topo.model.history import Growth, Past, Policy
+from gpu_topo.model.node import Node
+from gpu_topo.model.reading import known
+
+ERRORS = "port-errors"
+FLAPPING = "port-flapping"
+
+# Errors of the link itself; congestion and retransmission counters grow on healthy networks.
+# Ceilings: InfiniBand Architecture Specification volume 1, 16.1.3.5 (PortCounters). Drivers with extended counters go
+# beyond them, so only a value exactly at the ceiling is suspected to be stuck.
+CEILINGS = {
+    "symbol_error": 0xFFFF,
+    "link_error_recovery": 0xFF,
+    "port_rcv_errors": 0xFFFF,
+    "port_rcv_remote_physical_errors": 0xFFFF,
+    "local_link_integrity_errors": 0xF,
+    "rx_icrc_encapsulated": 0,
+}
+LINK_DOWNED = "link_downed"
+_LINK_DOWNED_CEILING = 0xFF
+_HOUR = 3600.0
+
+
+def per_hour(growth: Growth) -> float:
+    """Growth per hour. A window shorter than an hour is not extrapolated: one event in a minute is one event."""
+    return growth.delta * _HOUR / max(growth.seconds, _HOUR)
+
+
+def judge_errors(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """port-errors."""
+    for item in judged(node, policy):
+        counters = {name: known(item.port.counters.get(name)) for name in CEILINGS}
+        if not past.watching:
+            counted = {name: value for name, value in counters.items() if value}
+            if counted:
+                words = ", ".join(f"{name} {value}" for name, value in counted.items())
+                reason = f"counted since the last reset ({words}): a total is no rate, a second look would tell"
+                yield Unassessed(ERRORS, item.name, reason, CAUSE_NOT_RECORDED)
+            continue
+        yield from _watched(past, policy, item, counters)
+
+
+def _watched(past: Past, policy: Policy, item: Judged, counters: dict[str, int | None]) -> Iterator[Conclusion]:
+    growing = {}
+    for name, value in counters.items():
+        growth = past.counters.get((item.name, name))
+        if growth is not None and per_hour(growth) > policy.port_errors_per_hour:
+            growing[name] = growth
+        elif CEILINGS[name] and value == CEILINGS[name] and (growth is None or growth.delta == 0):
+            reason = f"{name} stands at its ceiling of {value} and counts no further until it is cleared (perfquery -R)"
+            yield Unassessed(ERRORS, item.name, reason, CAUSE_UNREADABLE)
+    if not growing:
+        return
+    words = ", ".join(f"{name} +{growth.delta} in {_duration(growth.seconds)}" for name, growth in growing.items())
+    yield Finding(
+        ERRORS,
+        WARNING,
+        item.name,
+        f"port {item.name} counts errors: {words}",
+        COUNTERS,
+        f"packets are lost and sent again, and a link with many errors goes down; {COLLECTIVES}",
+        (
+            "look at both ends of the link: mlxlink -d DEVICE -e -c shows lanes and bit error rates",
+            "clean and reseat cable or transceiver",
+            "swap the cable, then the port, to tell which of them it is",
+        ),
+        f"grep . /sys/class/infiniband/{item.port.device}/ports/{item.port.port}/counters/*err*",
+        observed={name: growth.delta for name, growth in growing.items()},
+        expected={"per_hour": policy.port_errors_per_hour},
+    )
+
+
+def judge_flapping(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """port-flapping."""
+    for item in judged(node, policy):
+        downed = known(item.port.counters.get(LINK_DOWNED))
+        seen = past.flaps.get(item.name)
+        counted = past.counters.get((item.name, LINK_DOWNED))
+        if not past.watching:
+            if downed:
+                reason = f"{LINK_DOWNED} is {downed} since the last reset: a total is no rate, a second look would tell"
+                yield Unassessed(FLAPPING, item.name, reason, CAUSE_NOT_RECORDED)
+            continue
+        worst = max((g for g in (seen, counted) if g is not None), key=per_hour, default=None)
+        if worst is not None and per_hour(worst) > policy.flaps_per_hour:
+            yield Finding(
+                FLAPPING,
+                WARNING,
+                item.name,
+                f"port {item.name} went down {worst.delta} times in {_duration(worst.seconds)}",
+                COUNTERS,
+                "every time, collectives stall until the link is back or the job fails on a timeout",
+                (
+                    "look at both ends for what brings the link down: dmesg, the switch's log",
+                    "clean and reseat cable or transceiver, then swap it with that of a working port",
+                    "update the firmware of transceiver and adapter",
+                ),
+                f"cat /sys/class/infiniband/{item.port.device}/ports/{item.port.port}/counters/link_downed",
+                observed={"flaps": worst.delta, "seconds": round(worst.seconds)},
+                expected={"per_hour": policy.flaps_per_hour},
+            )
+        elif downed == _LINK_DOWNED_CEILING and seen is None:
+            reason = f"{LINK_DOWNED} stands at its ceiling of {downed} and counts no further until it is cleared"
+            yield Unassessed(FLAPPING, item.name, reason, CAUSE_UNREADABLE)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
+
+
+RULES = (
+    Rule(
+        ERRORS,
+        (WARNING,),
+        "an RDMA port counts link errors",
+        "growth of the symbol, receive, integrity and recovery error counters over time",
+        "they grow more slowly than the threshold, or there was one look only: totals since an unknown reset are no rate",
+        ("clean and reseat cable or transceiver",),
+        (
+            "linux: Documentation/ABI/stable/sysfs-class-infiniband (counters)",
+            "InfiniBand Architecture Specification volume 1, 16.1.3.5",
+            "leptonai/gpud#943 (counters at their ceiling)",
+        ),
+        judge_errors,
+    ),
+    Rule(
+        FLAPPING,
+        (WARNING,),
+        "an RDMA port goes down and comes back",
+        "changes of state that the daemon saw, and growth of link_downed",
+        "it happens more rarely than the threshold, or there was one look only",
+        ("clean and reseat cable or transceiver, then swap it with that of a working port",),
+        ("prometheus/node_exporter#3522, ROCm/rccl#1423",),
+        judge_flapping,
+    ),
+)

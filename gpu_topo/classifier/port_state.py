@@ -1,0 +1,163 @@
+"""Ports that do not carry data: down, or up without a subnet manager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpu_topo.classifier.ports import (
+    COLLECTIVES,
+    Judged,
+    board,
+    by_board,
+    judged,
+    listed,
+    others,
+    position,
+    show,
+    unread,
+    was_up,
+)
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import BASELINE, CRITICAL, INFO, PEERS, WARNING, Finding, Unassessed
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.node import Node
+from gpu_topo.model.reading import known
+from gpu_topo.topology.roles import UNUSED, line_rate, netdev_of
+
+DOWN = "port-down"
+NOT_ACTIVE = "port-not-active"
+
+_CABLE = (
+    "look at the other end: is the switch port up, and does its log name this node",
+    "clean and reseat cable or transceiver, then swap it with that of a working port",
+    "reset the adapter (mlxfwreset) or power-cycle the node",
+)
+
+
+def judge_down(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """port-down."""
+    ports = judged(node, policy)
+    groups = by_board(ports)
+    twins_of = {item.name: group for group in groups.values() for item in group}
+    for item in ports:
+        state = known(item.port.state)
+        if state is None:
+            yield Unassessed(DOWN, item.name, *unread(item.port.state, "state of the port"))
+        elif state in ("DOWN", "NOP"):
+            yield _down(node, past, item, _twins(twins_of.get(item.name, ()), item))
+
+
+def _twins(group: Sequence[Judged], item: Judged) -> list[Judged]:
+    """Equal ports at the same position of other cards: the second port of a card has the other second ports."""
+    return [o for o in others(group, item) if o.card != item.card and position(o) == position(item)]
+
+
+def _disabled(node: Node, item: Judged) -> bool:
+    """Whether somebody switched the port off. RoCE drivers say Disabled for every missing link, so there the
+    interface's own switch decides where it is known."""
+    if known(item.port.phys_state) != "Disabled":
+        return False
+    device = netdev_of(node, item.port)
+    up = known(device.admin_up) if device else None
+    return not (known(item.port.link_layer) == "Ethernet" and up)
+
+
+def _down(node: Node, past: Past, item: Judged, twins: Sequence[Judged]) -> Finding:
+    phys = known(item.port.phys_state)
+    observed = {"state": known(item.port.state), "phys_state": phys}
+    up = [twin for twin in twins if twin.up]
+    severity, basis, expected = INFO, PEERS, {}
+    if _disabled(node, item):
+        why = "it is disabled"
+    elif item.role == UNUSED and not up and not was_up(past, item):
+        why = "nothing says that it was ever in use"
+    elif was_up(past, item):
+        severity, basis, expected = CRITICAL, BASELINE, {"state": "ACTIVE"}
+        why = "it was up before"
+    elif twins and len(up) == len(twins):
+        severity, expected = WARNING, {"state": "ACTIVE"}
+        why = f"the same port of every other {board(item)} here is up ({listed([twin.name for twin in up])})"
+    else:
+        why = "nothing says that it was ever in use"
+    rate = max((r for twin in up if (r := line_rate(node, twin.port)) is not None), default=None)
+    words = f" ({phys})" if phys else ""
+    return Finding(
+        DOWN,
+        severity,
+        item.name,
+        f"port {item.name} is down{words}: {why}",
+        basis,
+        "none, unless a job was meant to use it"
+        if severity == INFO
+        else f"no traffic through this port; {COLLECTIVES}",
+        ("leave it, or name its role 'unused' in the configuration",) if severity == INFO else _remedy(phys),
+        show(item),
+        related=tuple(twin.name for twin in up),
+        observed=observed,
+        expected=expected,
+        lost_gbs=rate / 8 if rate is not None and severity != INFO else None,
+    )
+
+
+def _remedy(phys: str | None) -> tuple[str, ...]:
+    if phys == "Polling":
+        return ("the port looks for a partner and finds none: no cable, a dead or disabled switch port", *_CABLE)
+    return _CABLE
+
+
+def judge_not_active(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """port-not-active."""
+    for item in judged(node, policy):
+        state, phys = known(item.port.state), known(item.port.phys_state)
+        if state not in ("INIT", "ARMED") or phys not in ("LinkUp", None):
+            continue
+        if state == "INIT":
+            why = "no subnet manager has reached it"
+            first = "see whether a subnet manager runs in this subnet: sminfo"
+        else:
+            why = "a subnet manager has begun to configure it and has not finished"
+            first = "look into the subnet manager's log for this port"
+        yield Finding(
+            NOT_ACTIVE,
+            WARNING,
+            item.name,
+            f"port {item.name} has a link but stays in {state}: {why}",
+            PEERS,
+            f"no traffic through this port; {COLLECTIVES}",
+            (
+                first,
+                "look for the port's partition and for duplicate GUIDs in that log",
+                "restart the subnet manager (opensm, UFM), or the port: ibportstate reset",
+            ),
+            show(item),
+            observed={"state": state, "phys_state": phys, "sm_lid": known(item.port.sm_lid)},
+            expected={"state": "ACTIVE"},
+        )
+
+
+RULES = (
+    Rule(
+        DOWN,
+        (CRITICAL, WARNING, INFO),
+        "an RDMA port is down",
+        "the port's state, whether it was up before, and the same port of equal boards in this node",
+        "it is up; a port that nobody is known to have used, or that is disabled, is information only. Software "
+        "devices, virtual functions and NVSwitch management functions are not judged",
+        _CABLE,
+        (
+            "linux: Documentation/ABI/stable/sysfs-class-infiniband (state, phys_state)",
+            "NVIDIA/NVSentinel#1361, leptonai/gpud#1164 (ports that are down on purpose)",
+        ),
+        judge_down,
+    ),
+    Rule(
+        NOT_ACTIVE,
+        (WARNING,),
+        "an RDMA port has a link but no subnet manager has made it active",
+        "the logical state of ports whose physical state is LinkUp",
+        "the state is ACTIVE or DOWN",
+        ("see whether a subnet manager runs in this subnet: sminfo",),
+        ("InfiniBand Architecture Specification volume 1, 7.2 (port states)",),
+        judge_not_active,
+    ),
+)

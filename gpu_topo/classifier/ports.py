@@ -1,0 +1,104 @@
+"""What the rules about RDMA ports share: which ports are judged, who is whose twin, and why a reading is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gpu_topo.classifier.links import why_unknown
+from gpu_topo.model.address import slot_of
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.host import Port
+from gpu_topo.model.node import Node
+from gpu_topo.model.reading import Reading, Unknown, known
+from gpu_topo.topology.roles import NVSWITCH, is_up, port_name, roles, serves_no_one
+
+COLLECTIVES = "collectives between nodes run at the rate of the slowest port: the whole job, not this node alone"
+LINK_STATE = "cat /sys/class/infiniband/{device}/ports/{port}/{{state,phys_state,rate}}"
+
+
+class Judged(NamedTuple):
+    """A port that rules look at, with its name (mlx5_0/1) and its role."""
+
+    port: Port
+    name: str
+    role: str
+
+    @property
+    def up(self) -> bool:
+        """Whether it carries data."""
+        return is_up(self.port)
+
+    @property
+    def card(self) -> str:
+        """What the functions and ports of one card share."""
+        address = known(self.port.address)
+        return slot_of(address) if address else self.port.device
+
+
+def judged(node: Node, policy: Policy) -> list[Judged]:
+    """Every port but software devices, virtual functions beside their own, and NVSwitch management functions."""
+    told = roles(node, policy.roles)
+    found = [Judged(port, port_name(port), told.get(port_name(port), "")) for port in node.ports]
+    return [j for j in found if j.role != NVSWITCH and not serves_no_one(node, j.port)]
+
+
+def show(judged: Judged) -> str:
+    """The command that shows state and rate of a port."""
+    return LINK_STATE.format(device=judged.port.device, port=judged.port.port)
+
+
+def board(judged: Judged) -> str:
+    """The board for a sentence: its PSID, else its type."""
+    return known(judged.port.board_id) or known(judged.port.hca_type) or "unknown board"
+
+
+def by_board(ports: Sequence[Judged]) -> Mapping[tuple[str, ...], list[Judged]]:
+    """Ports of the same board, link layer and role. Without a board id nobody is anybody's twin: one type of chip is
+    sold in several grades."""
+    groups: dict[tuple[str, ...], list[Judged]] = {}
+    for item in ports:
+        identity = known(item.port.board_id)
+        if identity:
+            layer = known(item.port.link_layer) or ""
+            groups.setdefault((identity, layer), []).append(item)
+    return groups
+
+
+def position(judged: Judged) -> tuple[str, int]:
+    """Which port of its card this is: function and number. Cards are cabled alike, port by port."""
+    address = known(judged.port.address) or ""
+    return address.rpartition(".")[2], judged.port.port
+
+
+def baseline_port(past: Past, port: Port) -> Mapping[str, object] | None:
+    """The row of a port in the saved baseline."""
+    rows = past.baseline.get("ports")
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, Mapping) and row.get("device") == port.device and row.get("port") == port.port:
+            return row
+    return None
+
+
+def was_up(past: Past, judged: Judged) -> bool:
+    """Whether the port is known to have worked: the daemon saw it, or the baseline has it so."""
+    row = baseline_port(past, judged.port)
+    return judged.name in past.was_up or (row is not None and row.get("state") == "ACTIVE")
+
+
+def unread(reading: Reading[str] | Reading[float] | Reading[int], what: str) -> tuple[str, str]:
+    """Reason and cause for a reading that is missing."""
+    numeric: Reading[float] = reading if isinstance(reading, Unknown) else None
+    return why_unknown(numeric, what)
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names for a sentence: mlx5_0, mlx5_1 and 6 more."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def others(group: Sequence[Judged], item: Judged) -> Iterator[Judged]:
+    """The ports of a group without one of them."""
+    return (other for other in group if other.name != item.name)
