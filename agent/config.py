@@ -193,7 +193,7 @@ def _expect(raw: object) -> dict[str, int]:
         raise ValueError("takes counts such as gpus=8,nics=8")
     for name, count in raw.items():
         if name not in EXPECTED:
-            raise ValueError(f"knows no {name!r}{_nearest(name, EXPECTED)}")
+            raise ValueError(f"knows no {name!r}{nearest(name, EXPECTED)}")
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise ValueError(f"takes a whole number for {name}")
     return dict(raw)
@@ -204,7 +204,7 @@ def _roles(raw: object) -> dict[str, str]:
         raise ValueError("takes port=role pairs such as mlx5_4/1=storage")
     for name, role in raw.items():
         if role not in ROLES:
-            raise ValueError(f"knows no role {role!r} (for {name}){_nearest(str(role), ROLES)}")
+            raise ValueError(f"knows no role {role!r} (for {name}){nearest(str(role), ROLES)}")
     return dict(raw)
 
 
@@ -244,7 +244,7 @@ def accepted(row: Mapping[str, object]) -> Accepted:
     """One accepted finding; ValueError where a field is missing, unknown or malformed."""
     for name in row:
         if name not in Accepted._fields:
-            raise ValueError(f"knows no {name!r}{_nearest(name, Accepted._fields)}")
+            raise ValueError(f"knows no {name!r}{nearest(name, Accepted._fields)}")
     for name in ("code", "subject", "reason"):
         if not isinstance(row.get(name), str) or not row[name]:
             raise ValueError(f"needs {name} (code, subject and reason say what is accepted, and why)")
@@ -353,7 +353,8 @@ KEYS = (
 _BY_NAME = {key.name: key for key in KEYS}
 
 
-def _nearest(name: str, names: Collection[str]) -> str:
+def nearest(name: str, names: Collection[str]) -> str:
+    """The hint that a message about a wrong name ends with: the name that was meant, or all there are."""
     import difflib
 
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
@@ -404,7 +405,7 @@ def load(path: str | None = None, flags: Mapping[str, Any] = EMPTY, codes: Colle
             where = f"{file}:{line}" if line else file
             key = _BY_NAME.get(name)
             if key is None:
-                problems.append(f"{where}: unknown key {name!r}{_nearest(name, _BY_NAME)}")
+                problems.append(f"{where}: unknown key {name!r}{nearest(name, _BY_NAME)}")
             else:
                 _set(key, raw, where, values, origins, problems, codes)
     for name, given in flags.items():

@@ -323,8 +323,8 @@ class _Connection:
         headers = [
             ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
-            *response.headers,
-            *self._gate.headers,
+            *(header for header in response.headers if header[0] not in dict(self._gate.headers)),
+            *self._gate.headers,  # the operator's word counts
         ]
         parts = [protocol.send(h11.Response(status_code=response.status, headers=headers))]
         if response.body and not self._head:
