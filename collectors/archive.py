@@ -26,6 +26,9 @@ _SYS_CHILDREN = frozenset(
     {"bus", "class", "devices", "kernel", "module", "firmware", "block", "fs", "hypervisor", "power"}
 )
 
+# Where a scan reads; a bundle of everything that a machine has need not be kept.
+_READ = ("/sys/", "/proc/", "/run/", "/etc/", "/dev/")
+
 # Binary attributes, whose zeros are data. In any other one a run of zeros at the end is tar's padding: the kernel
 # states 4096 bytes for an attribute of seven, and tar fills up what it could not read.
 _BINARY = frozenset({"config", "vpd", "rom", "edid", "revision_id"})
@@ -79,6 +82,8 @@ def read_tree(stream: IO[bytes]) -> Archive:
                     else:
                         _count(skipped, "hard link to nothing")
                 elif info.isreg():
+                    if not any(folder in path for folder in _READ):
+                        continue
                     content = tar.extractfile(info)
                     data = content.read(MAX_READ) if content else b""
                     if path.rpartition("/")[2] not in _BINARY:

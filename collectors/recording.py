@@ -13,13 +13,12 @@ from typing import BinaryIO, NamedTuple
 
 from gpu_topo.collectors.reader import Reader, clean
 from gpu_topo.collectors.unpack import MAX_BYTES, Unreadable, unpacked
-from gpu_topo.model.facts import Facts
+from gpu_topo.model.facts import FAILED, Facts
 from gpu_topo.source import Source
 
 # The readers in the order in which they are asked; where two know a line, the first one has it.
 READERS = (
     "lspci",
-    "lspci_hex",
     "lspci_tree",
     "nvidia_smi_query",
     "nvidia_smi_xml",
@@ -43,7 +42,8 @@ _LOOKED_FOR = (
 _HEAD = 1 << 14
 _MAX_XML_LINE = 8 << 20  # XML may come without line breaks
 _MAX_LINE = 1 << 14  # of any other text: what is longer is no output that a reader knows
-_MAX_KEPT_LINES = 3_000_000  # in all sections together
+_MAX_LINES = 4_000_000  # of a whole text; nvidia-bug-report.sh's longest have a quarter of that
+_MAX_KEPT_LINES = 2_000_000  # in all sections together
 _MAX_KEPT_TEXT = 128 << 20
 
 
@@ -65,14 +65,7 @@ def readers() -> dict[str, Reader]:
     machine never loads them."""
     from importlib import import_module
 
-    found: dict[str, Reader] = {}
-    for name in READERS:
-        try:
-            reader = import_module(f"gpu_topo.collectors.{name}").READER
-        except ModuleNotFoundError:
-            continue
-        if isinstance(reader, Reader):
-            found[name] = reader
+    found: dict[str, Reader] = {name: import_module(f"gpu_topo.collectors.{name}").READER for name in READERS}
     return found
 
 
@@ -117,7 +110,15 @@ def _understand(file: BinaryIO, name: str, shown: str) -> Input:
     facts = tuple(_read_text(_lines(stream, encoding), shown))
     if not facts:
         raise Unreadable(f"not understood: {_LOOKED_FOR}")
+    if all(map(_says_nothing, facts)):
+        raise Unreadable(f"not understood: {facts[0].source.detail or facts[0].source.name}")
     return Input(name, facts)
+
+
+def _says_nothing(facts: Facts) -> bool:
+    """Whether an output was found and nothing could be made of it. A driver's failure is a fact."""
+    empty = not (facts.functions or facts.gpus or facts.peers or facts.ports or facts.driver)
+    return empty and facts.source.status == FAILED
 
 
 def _refuse_if_huge(file: BinaryIO) -> None:
@@ -143,11 +144,12 @@ def _read_archive(stream: BinaryIO, name: str, shown: str) -> Input:
 
 
 def _read_capture(stream: BinaryIO, name: str) -> Input:
+    from gpu_topo.source.capture import MAX_BYTES as MOST
     from gpu_topo.source.capture import BadCapture, load
 
     try:
         # Not strict: what an older version did not record is absent, not a mistake of whoever replays it.
-        return Input(name, source=load(stream.read(), strict=False))
+        return Input(name, source=load(stream.read(MOST + 1), strict=False))
     except BadCapture as error:
         raise Unreadable(str(error)) from error
 
@@ -167,11 +169,13 @@ def _lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
     import io
 
     text = io.TextIOWrapper(stream, encoding=encoding, errors="replace", newline=None)
+    count = 0
     try:
         while line := text.readline(_MAX_XML_LINE):
+            count += 1
+            if count > _MAX_LINES:
+                raise Unreadable(f"has more than {_MAX_LINES:,} lines")
             yield line[:-1] if line.endswith("\n") else line
-    except UnicodeError as error:  # UTF-16 without its second byte
-        raise Unreadable(f"is no {encoding} text: {error}") from error
     finally:
         text.detach()
 
@@ -186,7 +190,7 @@ _PROMPT = re.compile(
 )
 # nvidia-bug-report.sh's rule between sections and its headings, and the fences of Markdown.
 _DIVIDER = re.compile(r"_{20,}|-{20,}\Z|={20,}\Z|\*\*\* (?:/|ls:)|```|~~~")
-_XML_BEGIN = re.compile(r"<(nvidia_smi_log|system|topology)(?=[\s>])")
+_XML_BEGIN = re.compile(r"<(nvidia_smi_log|system|topology)(?=\s*>|\s+version=)")
 # How people quote and indent what they paste: the rest of the output is quoted in the same way.
 _QUOTE = re.compile(r"[>| \t]{1,16}(?=[^\s>|])")
 
@@ -208,9 +212,10 @@ def _read_text(lines: Iterable[str], where: str) -> Iterator[Facts]:
         yield from known[section.name].read(section.lines, where)
 
 
-def _split(lines: Iterable[str], known: dict[str, Reader]) -> Iterator[_Section]:
+def _split(lines: Iterable[str], every: dict[str, Reader]) -> Iterator[_Section]:
     """Cut a text into sections. One runs from a line that some reader knows as a first line to where another kind
     begins, or a prompt or a rule; the same kind goes on, since a reader tells its samples apart itself."""
+    known = {name: reader for name, reader in every.items() if name not in _XML_ROOTS.values()}
     section: _Section | None = None
     kept_lines = kept_text = 0
     for raw in lines:
@@ -228,7 +233,7 @@ def _split(lines: Iterable[str], known: dict[str, Reader]) -> Iterator[_Section]
                     section = None
                 _refuse_if_much(kept_lines, kept_text)
                 continue
-        if "<" in line and (root := _XML_BEGIN.search(line)) and _XML_ROOTS[root[1]] in known:
+        if "<" in line and (root := _XML_BEGIN.search(line)):
             if section is not None:
                 yield section
             section = _Section(_XML_ROOTS[root[1]], closing=f"</{root[1]}>")
@@ -240,7 +245,7 @@ def _split(lines: Iterable[str], known: dict[str, Reader]) -> Iterator[_Section]
             continue
         line = line[:_MAX_LINE]
         if section is not None and section.quote:
-            line = line.removeprefix(section.quote)
+            line = "" if line == section.quote.rstrip() else line.removeprefix(section.quote)
         name, quote = _kind(line, known, section)
         if section is not None and (name not in (None, section.name) or (name is None and _ends(line))):
             yield section

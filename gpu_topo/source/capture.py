@@ -13,16 +13,17 @@ Bytes that are no UTF-8 text are {"base64": "..."}. Nothing in it is executed an
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 from gpu_topo.model.reading import DENIED, FAILED
 from gpu_topo.source.base import ABSENT, Refusal
-from gpu_topo.source.recording import AT, DIR, LINK, LIST, READ, REAL, Answers, Recording, Replay, Reply
+from gpu_topo.source.recording import AT, DIR, LINK, LIST, READ, REAL, Recording, Replay, Reply
 
 FORMAT = "gpu-topo/capture/1"
 FAMILY = "gpu-topo/capture/"
-MAX_BYTES = 128 << 20
+MAX_BYTES = 64 << 20  # the capture of a machine with 5,000 functions has a fifth of that
 _MAX_LINE = 8 << 20
 _MAX_PATH = 4096
 _WHYS = frozenset({ABSENT, DENIED, FAILED})
@@ -77,8 +78,10 @@ def load(data: bytes, strict: bool = True) -> Replay:
         data = _gunzip(data)
     if len(data) > MAX_BYTES:
         raise BadCapture(f"is a capture of more than {MAX_BYTES >> 20} MiB")
-    header, answers, transcripts = None, {}, {}  # type: ignore[var-annotated]
-    for number, line in enumerate(data.split(b"\n"), 1):
+    header: dict[str, Any] | None = None
+    answers: dict[str, dict[str, Reply]] = {}
+    transcripts: dict[str, list[str]] = {}
+    for number, line in enumerate(io.BytesIO(data), 1):
         if not line.strip():
             continue
         record = _object(line, number)
@@ -95,8 +98,7 @@ def load(data: bytes, strict: bool = True) -> Replay:
             raise BadCapture(f"is a damaged capture: line {number} is neither a path nor a transcript")
     if header is None:
         raise BadCapture("is an empty capture")
-    recorded: Answers = answers
-    return Replay(recorded, {name: tuple(kept) for name, kept in transcripts.items()}, strict)
+    return Replay(answers, {name: tuple(kept) for name, kept in transcripts.items()}, strict)
 
 
 def _gunzip(data: bytes) -> bytes:
