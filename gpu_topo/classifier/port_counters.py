@@ -132,7 +132,7 @@ RULES = (
         (WARNING,),
         "an RDMA port counts link errors",
         "growth of the symbol, receive, integrity and recovery error counters over time",
-        "they grow more slowly than the threshold, or there was one look only: totals since an unknown reset are no rate",
+        "they grow more slowly than the threshold, or there was one look only: totals since a reset are no rate",
         ("clean and reseat cable or transceiver",),
         (
             "linux: Documentation/ABI/stable/sysfs-class-infiniband (counters)",

@@ -105,7 +105,8 @@ def _expectations(
     psid = known(item.port.board_id)
     grade = catalogue.psid_gbps(psid) if psid else None
     # A kernel that does not know the card's speed prints its fallback, which says nothing of the link.
-    if grade is not None and rates[item.name] != _FALLBACK:
+    # A bond's figure is one member's or a share of it.
+    if grade is not None and rates[item.name] != _FALLBACK and not item.port.bond:
         found.append(_Expected(grade, CATALOGUE, f"a {psid} can do {grade:g} Gb/s"))
     return found
 
@@ -252,8 +253,8 @@ RULES = (
         "an RDMA port runs slower than its twins, its past or its grade",
         "lanes, speed and rate of ports that are up, against equal boards in the same subnet, the best rate since "
         "start, the baseline, and the grade of the board's PSID",
-        "the port is down (it prints a placeholder), it runs like most of its twins, or nothing tells its rate. One type "
-        "of chip is sold in several grades, so the device id alone decides nothing",
+        "the port is down (it prints a placeholder), it runs like most of its twins, or nothing tells its rate. One "
+        "type of chip is sold in several grades, so the device id alone decides nothing",
         ("compare with the switch's side of the link", "swap the cable with that of a working port"),
         (
             "linux: drivers/infiniband/core/sysfs.c (rate_show)",

@@ -22,7 +22,7 @@ from gpu_topo.model.finding import BASELINE, CRITICAL, INFO, PEERS, WARNING, Fin
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
-from gpu_topo.topology.roles import UNUSED, line_rate, netdev_of
+from gpu_topo.topology.roles import UNUSED, line_rate, netdev_of, overridden
 
 DOWN = "port-down"
 NOT_ACTIVE = "port-not-active"
@@ -44,7 +44,8 @@ def judge_down(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         if state is None:
             yield Unassessed(DOWN, item.name, *unread(item.port.state, "state of the port"))
         elif state in ("DOWN", "NOP"):
-            yield _down(node, past, item, _twins(twins_of.get(item.name, ()), item))
+            told = overridden(item.port, policy.roles)
+            yield _down(node, past, item, _twins(twins_of.get(item.name, ()), item), told == UNUSED)
 
 
 def _twins(group: Sequence[Judged], item: Judged) -> list[Judged]:
@@ -62,15 +63,15 @@ def _disabled(node: Node, item: Judged) -> bool:
     return not (known(item.port.link_layer) == "Ethernet" and up)
 
 
-def _down(node: Node, past: Past, item: Judged, twins: Sequence[Judged]) -> Finding:
+def _down(node: Node, past: Past, item: Judged, twins: Sequence[Judged], declared_unused: bool) -> Finding:
     phys = known(item.port.phys_state)
     observed = {"state": known(item.port.state), "phys_state": phys}
     up = [twin for twin in twins if twin.up]
     severity, basis, expected = INFO, PEERS, {}
-    if _disabled(node, item):
+    if declared_unused:
+        why = "the configuration says that it is not used"
+    elif _disabled(node, item):
         why = "it is disabled"
-    elif item.role == UNUSED and not up and not was_up(past, item):
-        why = "nothing says that it was ever in use"
     elif was_up(past, item):
         severity, basis, expected = CRITICAL, BASELINE, {"state": "ACTIVE"}
         why = "it was up before"
@@ -111,6 +112,8 @@ def judge_not_active(node: Node, past: Past, policy: Policy) -> Iterator[Conclus
         state, phys = known(item.port.state), known(item.port.phys_state)
         if state not in ("INIT", "ARMED") or phys not in ("LinkUp", None):
             continue
+        if known(item.port.link_layer) == "Ethernet":
+            continue  # no subnet manager there
         if state == "INIT":
             why = "no subnet manager has reached it"
             first = "see whether a subnet manager runs in this subnet: sminfo"

@@ -105,15 +105,26 @@ def _spare(node: Node, device: Device) -> bool:
     return device.function.virtual_function and physical is not None and physical in node.devices
 
 
-def roles(node: Node, overrides: Mapping[str, str] = EMPTY) -> dict[str, str]:
+def roles(node: Node, overrides: Mapping[str, str] = EMPTY) -> Mapping[str, str]:
     """The role of every port by its name (mlx5_0/1), worked out together, since peers are evidence.
 
-    overrides: port (mlx5_0/1), device (mlx5_0), interface or address -> role, from the configuration.
+    overrides: port (mlx5_0/1), device (mlx5_0), interface or address -> role, from the configuration. The last answer
+    is kept, because rules and reports ask for the same Node again and again.
     """
+    global _last
+    if _last is None or _last[0] is not node or _last[1] is not overrides:
+        _last = (node, overrides, _roles(node, overrides))
+    return _last[2]
+
+
+_last: tuple[Node, Mapping[str, str], Mapping[str, str]] | None = None
+
+
+def _roles(node: Node, overrides: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     rest: list[Port] = []
     for port in node.ports:
-        told = _overridden(port, overrides)
+        told = overridden(port, overrides)
         if told is not None:
             found[port_name(port)] = told
         elif port.management:
@@ -127,7 +138,7 @@ def roles(node: Node, overrides: Mapping[str, str] = EMPTY) -> dict[str, str]:
 
 
 def role(node: Node, port: Port, overrides: Mapping[str, str]) -> str:
-    """The role of one port; ask `roles` for all of them at once."""
+    """The role of one port."""
     return roles(node, overrides).get(port_name(port), UNKNOWN)
 
 
@@ -219,7 +230,8 @@ def _sum(node: Node, ports: Iterable[Port]) -> float | None:
     return sum(r for r in rates if r is not None) if rates and None not in rates else None
 
 
-def _overridden(port: Port, overrides: Mapping[str, str]) -> str | None:
+def overridden(port: Port, overrides: Mapping[str, str]) -> str | None:
+    """The role that the configuration gives to a port, by any of its names."""
     for name in (port_name(port), port.device, known(port.netdev), port.bond, known(port.address)):
         if name and name in overrides:
             return overrides[name]

@@ -1,0 +1,183 @@
+"""GPUs and network adapters together: enough adapters, near enough, on the same socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpu_topo.classifier.ports import listed
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.finding import CAUSE_NOT_RECORDED, CAUSE_VM, INFO, PEERS, WARNING, Finding, Unassessed
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.host import VIRTUAL_MACHINE
+from gpu_topo.model.node import Device, Node
+from gpu_topo.model.reading import known
+from gpu_topo.model.structure import PXB, SYS, Path
+from gpu_topo.topology.nearness import Neighbourhood, rank
+from gpu_topo.topology.paths import Router
+from gpu_topo.topology.roles import Nic, accelerators, cards, fabric
+
+RATIO = "nic-gpu-ratio-low"
+NEAR = "gpu-without-near-nic"
+CROSS = "cross-numa-nic"
+_HALF = 0.5
+_BOARDS = ("SXM", "OAM")
+
+
+def judge_ratio(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """nic-gpu-ratio-low."""
+    gpus, adapters = accelerators(node), fabric(node, policy.roles)
+    if not gpus or not adapters:
+        return
+    count = cards(adapters)
+    ratio = count / len(gpus)
+    if ratio >= 1:
+        return
+    on_board = any(d.part is not None and d.part.form_factor.upper().startswith(_BOARDS) for d in gpus)
+    yield Finding(
+        RATIO,
+        WARNING if on_board and ratio < _HALF else INFO,
+        "node",
+        f"{count} fabric adapter{'s' if count > 1 else ''} for {len(gpus)} GPUs",
+        PEERS,
+        "GPUs share adapters: gradients and expert traffic to other nodes wait for each other",
+        (
+            "where the count should be higher, look for adapters that are missing or down (inventory-short, port-down)",
+            "set NCCL_IB_HCA and NCCL_CROSS_NIC so that each pair of GPUs uses its nearest adapter",
+            "else plan for it: keep communication-heavy parallelism inside the node",
+        ),
+        "nvidia-smi topo -m",
+        related=tuple(nic.address or nic.name for nic in adapters),
+        observed={"adapters": count, "gpus": len(gpus), "ratio": round(ratio, 3)},
+        expected={"ratio": 1.0},
+    )
+
+
+def _paths(node: Node, gpus: Sequence[Device], adapters: Sequence[Nic]) -> dict[str, tuple[Path, ...]]:
+    """GPU -> the paths to its nearest fabric adapters, empty where no path is known."""
+    around = Neighbourhood(Router(node), [nic.address or nic.name for nic in adapters])
+    return {gpu.address: around.nearest(gpu.address) for gpu in gpus}
+
+
+def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """gpu-without-near-nic."""
+    gpus, adapters = accelerators(node), fabric(node, policy.roles)
+    if len(gpus) < 2 or not adapters:
+        return
+    paths = _paths(node, gpus, adapters)
+    models: dict[tuple[object, ...], list[Device]] = {}
+    for gpu in gpus:
+        function = gpu.function
+        models.setdefault((function.vendor_id, function.device_id, gpu.name), []).append(gpu)
+    unknown = [gpu.address for gpu in gpus if not paths[gpu.address]]
+    if len(unknown) == len(gpus):
+        yield _hidden(NEAR, node)
+        return
+    for peers in models.values():
+        near = [gpu for gpu in peers if _is_near(paths[gpu.address])]
+        for gpu in peers:
+            found = paths[gpu.address]
+            if not near or gpu in near or not found:
+                continue
+            yield _without(gpu, near, found)
+
+
+def _is_near(paths: Sequence[Path]) -> bool:
+    return bool(paths) and rank(paths[0].kind) <= rank(PXB)
+
+
+def _without(gpu: Device, near: Sequence[Device], found: Sequence[Path]) -> Finding:
+    path = found[0]
+    return Finding(
+        NEAR,
+        WARNING,
+        gpu.address,
+        f"{gpu.name} at {gpu.address} has no fabric adapter below its switch (the nearest, {path.b}, is {path.kind}); "
+        f"{len(near)} equal GPUs have one",
+        PEERS,
+        "its RDMA traffic crosses the processor: slower than its peers', and collectives wait for it",
+        (
+            "look for an adapter of this switch that is missing or down (inventory-short, port-down)",
+            "compare the slots with the vendor's layout: an adapter may sit in the wrong one",
+            "give this GPU's rank the part of the job that talks least to other nodes",
+        ),
+        "nvidia-smi topo -m",
+        related=(path.b,),
+        observed={"kind": path.kind, "nearest": path.b},
+        expected={"kind": PXB},
+    )
+
+
+def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """cross-numa-nic."""
+    gpus, adapters = accelerators(node), fabric(node, policy.roles)
+    if not gpus or not adapters:
+        return
+    nodes = known(node.platform.numa)
+    if (len(nodes) if nodes is not None else known(node.platform.numa_count)) == 1:
+        return
+    paths = _paths(node, gpus, adapters)
+    if not any(paths.values()):
+        yield _hidden(CROSS, node)
+        return
+    for gpu in gpus:
+        found = paths[gpu.address]
+        if not found or found[0].kind != SYS:
+            continue
+        names = [path.b for path in found]
+        yield Finding(
+            CROSS,
+            INFO,
+            gpu.address,
+            f"the nearest fabric adapter of {gpu.name} at {gpu.address} hangs from another NUMA node ({listed(names)})",
+            PEERS,
+            "its RDMA traffic crosses the link between sockets: less bandwidth, more delay",
+            (
+                "where each socket should have an adapter, look for one that is missing or down",
+                "move an adapter to a slot of this socket",
+                "pin the process to the GPU's socket all the same: data loading gains more than the network loses",
+            ),
+            "nvidia-smi topo -m; grep . /sys/bus/pci/devices/*/numa_node",
+            related=tuple(names),
+            observed={"kind": SYS},
+            expected={"kind": "NODE"},
+        )
+
+
+def _hidden(code: str, node: Node) -> Unassessed:
+    if node.platform.kind == VIRTUAL_MACHINE:
+        return Unassessed(code, "node", "the hypervisor hides where GPUs and adapters hang", CAUSE_VM)
+    return Unassessed(code, "node", "where GPUs and adapters hang is not recorded", CAUSE_NOT_RECORDED)
+
+
+RULES = (
+    Rule(
+        RATIO,
+        (WARNING, INFO),
+        "fewer fabric adapters than GPUs",
+        "cards with a port of the fabric against GPUs and accelerators",
+        "there is at least one card for each GPU, or no fabric adapter at all: then the node trains alone",
+        ("look for adapters that are missing or down", "plan for it"),
+        ("perplexityai/pplx-garden#2, uccl-project/uccl#160", "NVIDIA DGX and HGX reference designs (1:1)"),
+        judge_ratio,
+    ),
+    Rule(
+        NEAR,
+        (WARNING,),
+        "a GPU has no fabric adapter below its switch while equal GPUs have one",
+        "path kinds from each GPU to its nearest fabric adapter, against GPUs of the same model",
+        "no equal GPU has one either, or paths are hidden (virtual machine) or not recorded",
+        ("look for an adapter that is missing or down",),
+        ("NVIDIA/nccl#1343, sgl-project/sglang#8324 (affinity of GPUs and adapters)",),
+        judge_near,
+    ),
+    Rule(
+        CROSS,
+        (INFO,),
+        "the nearest fabric adapter of a GPU is on another socket",
+        "NUMA nodes and host bridges of each GPU and of the fabric adapters",
+        "an adapter hangs from the same NUMA node, the machine has only one, or NUMA nodes are not known",
+        ("move an adapter to a slot of this socket",),
+        ("NVIDIA/nccl#1435, kvcache-ai/Mooncake#429",),
+        judge_cross,
+    ),
+)

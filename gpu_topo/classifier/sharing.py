@@ -1,0 +1,176 @@
+"""A network adapter and storage below one PCIe switch: who can ask for what, and what the uplink carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpu_topo.classifier.links import gbs, is_fast_nic, line_rate_gbs
+from gpu_topo.classifier.ports import listed
+from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.address import slot_of
+from gpu_topo.model.finding import CAUSE_NOT_RECORDED, CAUSE_VM, INFO, LINK_PARTNERS, WARNING, Finding, Unassessed
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.host import VIRTUAL_MACHINE
+from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node, Switch
+from gpu_topo.model.reading import known
+from gpu_topo.model.units import describe_link
+
+SHARES = "nic-shares-switch-with-storage"
+
+
+def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
+    """nic-shares-switch-with-storage."""
+    for switch in node.switches.values():
+        here = [node.devices[address] for address in switch.downstream if address in node.devices]
+        adapters = [d for d in here if d.kind == NIC and not d.function.virtual_function]
+        drives = [d for d in here if d.kind == STORAGE]
+        if not adapters or not drives:
+            continue
+        if node.platform.kind == VIRTUAL_MACHINE:
+            reason = "in a virtual machine the switch is emulated, what it shares is hidden"
+            yield Unassessed(SHARES, switch.id, reason, CAUSE_VM)
+            continue
+        gpus = [d for d in node.devices.values() if d.kind in (GPU, ACCELERATOR) and set(d.path) & set(switch.ports)]
+        if gpus:
+            yield _inside(node, switch, adapters, drives, gpus)
+        else:
+            yield _across(node, switch, adapters, drives)
+
+
+def _capacity(devices: Sequence[Device]) -> float | None:
+    """What the links of devices carry together, GB/s: the functions of one device share one. None where one is
+    unknown."""
+    links = {slot_of(d.address): d.link for d in devices}
+    rates = [_carries(link.gbs, link.expected_gbs) if link and link.trusted else None for link in links.values()]
+    return None if None in rates else sum(rate for rate in rates if rate is not None)
+
+
+def _carries(now: float | None, expected: float | None) -> float | None:
+    return now if now is not None else expected
+
+
+def _demand(node: Node, adapters: Sequence[Device]) -> float | None:
+    """What the ports of the adapters can ask for together, GB/s, and no more than their PCIe links carry."""
+    total = 0.0
+    cards: dict[str, list[Device]] = {}
+    for device in adapters:
+        cards.setdefault(slot_of(device.address), []).append(device)
+    for functions in cards.values():
+        rates = [line_rate_gbs(node, device) for device in functions]
+        link = _capacity(functions[:1])
+        line = sum(rate for rate in rates if rate is not None) if None not in rates else None
+        known_bounds = [value for value in (line, link) if value is not None]
+        if not known_bounds:
+            return None
+        total += min(known_bounds)
+    return total
+
+
+def _mounts(node: Node, drives: Sequence[Device]) -> list[str]:
+    """Mount points on these devices."""
+    addresses = {device.address for device in drives}
+    return sorted({m for block in node.blocks if known(block.address) in addresses for m in block.mounts})
+
+
+def _who(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequence[Device]) -> str:
+    mounts = _mounts(node, drives)
+    where = f" (mounted at {listed(mounts, 4)})" if mounts else ""
+    return (
+        f"{listed([_short(node, d) for d in adapters])} and {listed([_short(node, d) for d in drives])}{where} "
+        f"share the PCIe switch {switch.name} at {switch.id}"
+    )
+
+
+def _short(node: Node, device: Device) -> str:
+    """The name that people use: mlx5_0, nvme3, else the address."""
+    port = next((p.device for p in node.ports if known(p.address) == device.address), None)
+    block = next((b.name for b in node.blocks if known(b.address) == device.address), None)
+    return port or block or device.address
+
+
+def _inside(
+    node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequence[Device], gpus: Sequence[Device]
+) -> Finding:
+    """GPUs hang below the same switch: RDMA between them and the adapters stays inside it."""
+    need, asked = _demand(node, adapters), _capacity(drives)
+    uplink = switch.uplink
+    carries = _carries(uplink.gbs, uplink.expected_gbs) if uplink else None
+    return Finding(
+        SHARES,
+        INFO,
+        switch.id,
+        f"{_who(node, switch, adapters, drives)}; its {len(gpus)} GPU{'s' if len(gpus) > 1 else ''} hang there too, so "
+        f"RDMA stays inside the switch and only storage ({gbs(asked)}) crosses the uplink ({gbs(carries)})",
+        LINK_PARTNERS,
+        "none for traffic between GPUs and adapters; data loading shares the uplink with host copies",
+        ("leave it: servers are built this way on purpose",),
+        "lspci -tv",
+        related=tuple(d.address for d in (*adapters, *drives)),
+        observed={
+            "nic_gbs": _rounded(need),
+            "storage_gbs": _rounded(asked),
+            "uplink_gbs": _rounded(carries),
+            "gpus": len(gpus),
+        },
+    )
+
+
+def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequence[Device]) -> Conclusion:
+    """No GPU hangs there: all traffic of adapters and storage has to cross the uplink."""
+    need, asked = _demand(node, adapters), _capacity(drives)
+    uplink = switch.uplink
+    carries = _carries(uplink.gbs, uplink.expected_gbs) if uplink and uplink.trusted else None
+    if need is None or asked is None or carries is None:
+        missing = "the uplink" if carries is None else "the adapters" if need is None else "the storage"
+        reason = f"what {missing} can carry is not recorded"
+        return Unassessed(SHARES, switch.id, reason, CAUSE_NOT_RECORDED)
+    fast = [device for device in adapters if is_fast_nic(node, device)]
+    over = bool(fast) and need + asked > carries * 1.02
+    link = describe_link(known(uplink.speed_gts), known(uplink.width)) if uplink else "?"
+    sums = f"{need:.1f} + {asked:.1f} = {need + asked:.1f} GB/s below, {carries:.1f} GB/s ({link}) above"
+    return Finding(
+        SHARES,
+        WARNING if over else INFO,
+        switch.id,
+        f"{_who(node, switch, adapters, drives)}, and no GPU does: all of their traffic crosses its uplink, {sums}",
+        LINK_PARTNERS,
+        "data loading and checkpoints slow down collectives, and the other way round, whenever both are busy"
+        if over
+        else "none: the uplink carries both at once",
+        (
+            "move data loading to drives on another switch or root port",
+            "move the adapter or the drives to slots of the GPUs' switches",
+            "limit the storage's rate while training (io.max)",
+        )
+        if over
+        else ("leave it",),
+        f"lspci -tv; lspci -s {switch.id} -vv | grep LnkSta:",
+        related=tuple(d.address for d in (*adapters, *drives)),
+        observed={
+            "nic_gbs": _rounded(need),
+            "storage_gbs": _rounded(asked),
+            "uplink_gbs": _rounded(carries),
+            "gpus": 0,
+        },
+        expected={"uplink_gbs": _rounded(need + asked)} if over else {},
+        lost_gbs=_rounded(need + asked - carries) if over else None,
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+RULES = (
+    Rule(
+        SHARES,
+        (WARNING, INFO),
+        "a network adapter and storage hang below one PCIe switch",
+        "line rate of the adapters, links of the storage, the switch's uplink, and whether GPUs hang below it too",
+        "never quite: a switch that also has the GPUs keeps RDMA inside itself and is information, and so is an uplink "
+        "that carries both. Virtual machines hide their switches",
+        ("move data loading to drives on another switch",),
+        ("perplexityai/pplx-garden#2, NVIDIA/nccl#439", "PCI Express Base Specification (switches and uplinks)"),
+        judge,
+    ),
+)
