@@ -354,15 +354,38 @@ def _platform(machine: Element, root: Element, found: _Found) -> Platform:
     vendor, product = infos.get("DMISysVendor", ""), infos.get("DMIProductName") or infos.get("PlatformModel") or ""
     chassis = infos.get("DMIChassisType", "")
     nodes = _numa_nodes(root, found.numa)
+    # Memory of GPUs shows as nodes without processors.
+    with_cpus = sum(node.cpus is not None for node in nodes)
+    judged = _hardware_or_guest(infos)
     return Platform(
         hostname=infos.get("HostName") or None,
+        kind=judged.kind,
+        hypervisor=judged.hypervisor,
+        evidence=judged.evidence,
         kernel=infos.get("OSRelease") or None,
         arch=infos.get("Architecture") or None,
         product=f"{vendor} {product}".strip() or None,
         chassis=int(chassis) if chassis.isascii() and chassis.isdigit() and len(chassis) < 4 else None,
         numa=nodes or None,
-        numa_count=len(nodes) or None,
+        numa_count=with_cpus or len(nodes) or None,
     )
+
+
+def _hardware_or_guest(infos: dict[str, str]) -> Platform:
+    """What the platform collector makes of the SMBIOS texts that hwloc copied."""
+    from gpu_topo.collectors import platform
+    from gpu_topo.collectors.context import Context
+    from gpu_topo.source import Tree
+
+    files = {
+        f"{platform.DMI}/sys_vendor": infos.get("DMISysVendor", ""),
+        f"{platform.DMI}/product_name": infos.get("DMIProductName", ""),
+        f"{platform.DMI}/board_vendor": infos.get("DMIBoardVendor", ""),
+        f"{platform.DMI}/bios_vendor": infos.get("DMIBIOSVendor", ""),
+        "/proc/cpuinfo": f"platform : {infos['PlatformName']}" if "PlatformName" in infos else "",
+    }
+    tree = Tree({path: text.encode() for path, text in files.items() if text})
+    return platform.collect(tree, Context(deadline=float("inf"))).platform or Platform()
 
 
 READER = Reader(KIND, _begins, read)
