@@ -24,7 +24,7 @@ class Limit(NamedTuple):
     fabric: str = ""  # NVLink, xGMI, HCCS; empty where the GPU has no such links
     fabric_gbs: float | None = None
     partial: bool = False  # some of these links are down
-    nic: str | None = None
+    nic: str | None = None  # the nearest one; "+1" behind it: as many more are as near
     nic_kind: str | None = None
     path_gbs: float | None = None
     port_gbs: float | None = None
@@ -58,12 +58,21 @@ def _limit(
     rate = known(port.rate_gbps) if port else None
     up = port is not None and str(known(port.state)).startswith("ACTIVE")
     port_gbs = rate / 8 if rate is not None and up else None
-    limit = limit._replace(nic=near.name, nic_kind=near.kind, path_gbs=near.gbs, port_gbs=port_gbs)
-    ways = [value for value in (near.gbs, port_gbs) if value is not None]
-    if not ways:
+    if port is None:
+        port_gbs = _netdev_gbs(node, near.address)
+    equals = sum(other.kind == near.kind and other.gbs == near.gbs for other in row.nics) - 1
+    name = short.get(near.address, near.name) + (f" +{equals}" if equals else "")
+    limit = limit._replace(nic=name, nic_kind=near.kind, path_gbs=near.gbs, port_gbs=port_gbs)
+    if near.gbs is None or port_gbs is None:
         return limit
-    smallest = min(ways)
+    smallest = min(near.gbs, port_gbs)
     return limit._replace(narrowest_gbs=smallest, narrowest=_where(node, limit, near.address, smallest))
+
+
+def _netdev_gbs(node: Node, address: str) -> float | None:
+    """The rate of the network interface that is up behind a NIC without RDMA."""
+    rates = [known(dev.speed_mbps) for dev in node.netdevs if known(dev.address) == address]
+    return max((rate / 8000 for rate in rates if rate and rate > 0), default=None)
 
 
 def _fabric(node: Node, gpu: Gpu) -> tuple[str, float | None, bool]:

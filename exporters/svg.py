@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gpu_topo.exporters.view import Group, grouped, names, nvlink_totals, open_findings, shadowed
-from gpu_topo.exporters.words import clean, gbs, headline, host, link_gbs, link_text
+from gpu_topo.exporters.words import clean, gbs, headline, host, link_gbs, link_text, model
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.finding import INFO, Report
 from gpu_topo.model.gpu import INACTIVE
@@ -25,7 +25,8 @@ COLUMN, ROW = CARD + 22, CARD_HEIGHT + 10  # with the trunk at its left
 BAR, STEP = 38, 38 + 40  # a switch, and from one switch to the one below
 CPU, PAD, MARGIN, HEADER = 38, 14, 20, 64
 LANE = 44  # one island of NVLinks
-_CHAR = 6.1  # about the width of a letter at 11 px
+MOST_COLUMNS, MOST_ROWS = 8, 4  # GPUs of one hub side by side; other devices of one column
+_CHAR, _BOLD = 6.4, 7.0  # about the width of a letter at 11 px
 
 STYLE = """
 .gt{--bg:#fff;--panel:#f5f6f8;--line:#9aa3b0;--ink:#1c2430;--dim:#5d6878;--card:#fff;--edge:#cfd5de;
@@ -79,7 +80,7 @@ class _Drawing:
         for port in self.node.ports:
             if (address := known(port.address)) and not (port.virtual_function and port.physical_function):
                 self.ports.setdefault(address, []).append(port)
-        self.centers: dict[str, float] = {}  # GPU -> x, where its NVLinks leave the card
+        self.centers: dict[str, tuple[float, float]] = {}  # GPU -> where its NVLinks leave the card
         self.panels = _panels(self.node)
         leaves = [hub for panel in self.panels.values() for hub in _all(panel)]
         self.other_rows = max((len(_rows(hub.leaves)[0]) for hub in leaves), default=0)
@@ -113,7 +114,7 @@ class _Drawing:
     def text(self, x: float, y: float, content: str, style: str = "", anchor: str = "", room: float = 0) -> None:
         """One line of text, cut where it would not fit into `room` pixels."""
         content = clean(content)
-        most = int(room / _CHAR)
+        most = int(room / (_BOLD if "b" in style.split() else _CHAR))
         if room and len(content) > most:
             content = content[: max(most - 1, 1)] + "…"
         attributes = (f' class="{style}"' if style else "") + (f' text-anchor="{anchor}"' if anchor else "")
@@ -188,8 +189,9 @@ class _Drawing:
         self.parts.append(f"<g><title>{escape_xml(clean(f'PCIe switch {hub.id}'))}</title>")
         self.rect(f"bar {bad}", x, bar, width - 2, BAR)
         room = width - 26
-        self.text(x + 12, bar + 16, switch.name if switch and switch.name else "PCIe switch", "b", room=room)
-        ratio = f", {switch.oversubscription:.1f}:1 over its uplink" if switch and switch.oversubscription else ""
+        name = model(switch.name) if switch and switch.name else "PCIe switch"
+        self.text(x + 12, bar + 16, name, "b", room=room)
+        ratio = f", {switch.oversubscription:.1f}:1" if switch and switch.oversubscription else ""
         self.text(x + 12, bar + 30, f"{hub.id}{ratio}", "dim", room=room)
         if mark:
             self.badge(x + width + 4, bar + 1, mark)
@@ -233,7 +235,7 @@ class _Drawing:
             self.badge(x + CARD + 6, y + 1, mark)
         self.parts.append("</g>")
         if gpu:
-            self.centers[device.address] = x + CARD / 2
+            self.centers[device.address] = x + CARD / 2, y + CARD_HEIGHT
 
     def second(self, device: Device, gpu: Gpu | None, link: Link | None, bad: str) -> tuple[str, str]:
         """A card's second line and its style."""
@@ -242,12 +244,12 @@ class _Drawing:
         if ports := self.ports.get(device.address):
             return _port_text(ports), "dim"
         if gpu:
-            model = known(gpu.model) or device.name
-            return model.removeprefix("NVIDIA ").removeprefix("Tesla "), "dim"
+            return model(known(gpu.model) or device.name), "dim"
         block = next((block for block in self.node.blocks if known(block.address) == device.address), None)
         if block and block.mounts:
             return block.mounts[0], "dim"
-        return device.name, "dim"
+        unnamed = device.function.vendor_id is None and device.function.name is None
+        return "" if unnamed else model(device.name), "dim"
 
     def describe(self, device: Device, link: Link | None) -> str:
         """What a pointer over the card tells."""
@@ -277,29 +279,34 @@ class _Drawing:
         lanes: list[float] = []  # right edge of the last band in each lane
         placed = []
         for group in sorted(groups, key=lambda group: min(self.centers[a] for a in group)):
-            left, right = min(self.centers[a] for a in group) - 40, max(self.centers[a] for a in group) + 40
+            across = [self.centers[a][0] for a in group]
+            left, right = min(across) - 40, max(across) + CARD / 2 + 12
             lane = next((i for i, edge in enumerate(lanes) if edge < left), len(lanes))
             lanes[lane : lane + 1] = [right]
             placed.append((group, left, right, y + 18 + lane * LANE))
         for group, _, _, top in placed:
             for address in group:
-                self.bond(address, self.gpu_y + (self.gpu_rows - 1) * ROW + CARD_HEIGHT, top)
+                self.bond(address, top)
         switches = [device for device in self.node.devices.values() if device.kind == NVSWITCH]
         for group, left, right, top in placed:
             self.rect("nv", left, top, right - left, 24, 12)
-            words = self.band(joined.shape, group, len(switches))
+            words = self.band(joined.shape if len(placed) == 1 else "", group, len(switches))
             self.text((left + right) / 2, top + 16, words, "b", "middle", right - left - 12)
         mark = self.mark(*(switch.address for switch in switches))
         if mark and placed:
             self.badge(placed[0][2] - 6, placed[0][3] + 12, mark)
         return y + (18 + len(lanes) * LANE if lanes else 0)
 
-    def bond(self, address: str, y: float, top: float) -> None:
+    def bond(self, address: str, top: float) -> None:
         """The line from a GPU to its island, with the number of links; red where a finding says that some are down."""
-        x = self.centers[address]
+        x, y = self.centers[address]
         totals = nvlink_totals(self.gpus[address])
         mark = self.mark(address, prefix="nvlink") or self.mark(address, prefix="xgmi")
         bad = mark[0] if mark and mark[0] != INFO else ""
+        if y < self.gpu_y + (self.gpu_rows - 1) * ROW:  # cards stand below: pass them at their right
+            side = x + CARD / 2 + 5
+            self.line(f"nvl {bad}", x + CARD / 2, y - 12, side, y - 12, 3)
+            x, y = side, y - 12
         self.line(f"nvl {bad}", x, y, x, top, 3)
         if totals.active is not None:
             count = f"{totals.active} of {totals.total}" if bad else str(totals.active)
@@ -311,7 +318,7 @@ class _Drawing:
         words = others[0].kind if others else "NVLink"
         if shape == "nvswitch":
             words += f" through {switches} NVSwitches" if switches else " through NVSwitches"
-        elif shape != "pairs" and len(group) > 2:
+        elif shape and len(group) > 2:
             words += f", {shape.replace('-', ' ')}"
         rates = [rate for a in group if (rate := nvlink_totals(self.gpus[a]).gbs)]
         if rates and len(rates) == len(group):
@@ -407,8 +414,7 @@ def _depth(hub: Hub) -> int:
 def _columns(leaves: Sequence[Device]) -> int:
     """Columns that the devices of one hub take: one a GPU, the others in rows above them."""
     gpus = sum(device.kind in (GPU, ACCELERATOR) for device in leaves)
-    others = len(leaves) - gpus
-    return max(min(gpus, 4), min(others, 2), -(-others // 4))
+    return max(min(gpus, MOST_COLUMNS), -(-(len(leaves) - gpus) // MOST_ROWS))
 
 
 def _rows(leaves: Sequence[Device]) -> tuple[list[list[Device]], list[list[Device]]]:

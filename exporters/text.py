@@ -54,6 +54,7 @@ STYLES = {
 }
 _ASCII = str.maketrans({"→": ">", "–": "-", "—": "-", "·": "*", "…": ".", "×": "x", "≤": "<", "≥": ">"})
 MIN_WIDTH = 40
+MOST_NAMES = 6  # of an info finding
 FEW, MOST = 4, 16  # findings of one entry that are shown with their evidence, and at all
 
 
@@ -235,16 +236,15 @@ class _Page:
     def note(self, item: Group) -> None:
         """An info finding in short: what, and how to see it."""
         table = self.grid(None, 1)
-        subjects = compact(dict.fromkeys(self.short(f.subject) for f in item.findings))
+        subjects = list(dict.fromkeys(self.short(f.subject) for f in item.findings))
+        rest = len(subjects) - MOST_NAMES
+        shown = f"{compact(subjects[:MOST_NAMES])} and {rest} more" if rest > 1 else compact(subjects)
         table.add_row(
             self.text(str(item.number), "bold"),
-            self.text(f"{item.first.code}  ", STYLES[INFO]) + self.text(subjects, "bold"),
+            self.text(f"{item.first.code}  ", STYLES[INFO]) + self.text(shown, "bold"),
         )
-        for summary in list(dict.fromkeys(f.summary for f in item.findings))[:4]:
-            table.add_row("", self.text(summary))
-        distinct = len({f.summary for f in item.findings})
-        if distinct > 4:
-            table.add_row("", self.text(f"and {distinct - 4} more like these", "dim"))
+        others = len({f.summary for f in item.findings}) - 1
+        table.add_row("", self.text(item.first.summary + (f" (and {others} more like this)" if others else "")))
         if item.first.remedy:
             table.add_row("", self.text(f"do: {item.first.remedy[0]}"))
         if item.first.verify:

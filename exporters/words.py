@@ -70,6 +70,25 @@ def link_gbs(link: Link | None, of: str = " of ") -> str:
     return gbs(link.gbs)
 
 
+# How vendors stand before a model in pci.ids and in lspci's output.
+_VENDOR = re.compile(
+    r"^(?:Advanced Micro Devices, Inc\. \[AMD(?:/ATI)?\]|Broadcom / LSI|.*?\b(?:Corporation|Corp\.?|Inc\.?|Ltd\.?|"
+    r"Technologies|Incorporated|subsidiaries))\s+(?=\S)"
+)
+
+
+def model(name: str) -> str:
+    """A device's name without its vendor: `NVIDIA Corporation GH100 [H100 SXM5 80GB]` becomes `H100 SXM5 80GB`."""
+    inner = re.search(r"\[([^\[\]]+)\]\s*\Z", name)
+    if inner and "," not in inner.group(1):
+        return inner.group(1)
+    if inner:  # a code name, not a model
+        name = name[: inner.start()].rstrip() or name
+    while (shorter := _VENDOR.sub("", name)) != name:
+        name = shorter
+    return re.sub(r"^(?:NVIDIA |AMD |Tesla )+", "", name)
+
+
 def compact(items: Iterable[str]) -> str:
     """Names in short: GPU0, GPU1, GPU2, mlx5_0 become `GPU0-GPU2, mlx5_0`."""
     runs: list[list[str]] = []
@@ -205,8 +224,7 @@ def headline(report: Report) -> str:
         return clean(f"{told(worst, names(report.node))}{more}")
     if report.verdict == "unknown":
         return f"nothing about an accelerator could be judged ({devices})"
-    looked = checked(report)
-    return f"{looked} of {devices} checked, nothing wrong" if looked else f"{devices} found, nothing wrong"
+    return fits(report, 1000).partition(": ")[2]
 
 
 def told(finding: Finding, short: Mapping[str, str]) -> str:
@@ -220,13 +238,22 @@ def told(finding: Finding, short: Mapping[str, str]) -> str:
 
 def fits(report: Report, room: int) -> str:
     """What was checked on a machine with nothing wrong, as fully as the room allows."""
-    devices, looked = enumerate_words(counts(report)) or "no device", checked(report)
-    name = host(report)
-    kinds = enumerate_words([text for text in counts(report) if "storage" not in text]) or devices
-    choices = [f"{looked} of {devices}", f"{looked} of {kinds}", looked, kinds] if looked else [devices, kinds]
+    name, looked, found = host(report), checked(report), counts(report)
+    devices = enumerate_words(found)
+    kinds = enumerate_words([text for text in found if "storage" not in text]) or devices
+    endings = (
+        (" checked, nothing wrong", ": all right") if looked else (" found, nothing wrong seen", ": nothing wrong")
+    )
+    if not found:
+        choices = [looked or "no GPU, NIC or storage device"]
+        endings = endings if looked else ("",)
+    elif not looked:
+        choices = [devices, kinds]
+    else:
+        choices = [f"{looked} of {devices}", f"{looked} of {kinds}", looked, kinds]
     for machine in (name, name.split(".")[0]):
         for choice in choices:
-            for ending in (" checked, nothing wrong", ": all right"):
+            for ending in endings:
                 line = f"{machine}: {choice}{ending}"
                 if len(line) <= room:
                     return line
