@@ -25,6 +25,7 @@ SLOTS = "/sys/bus/pci/slots"
 _NETWORK, _DISPLAY, _STORAGE, _BRIDGE, _PROCESSING, _ACCELERATOR = 0x02, 0x03, 0x01, 0x06, 0x0B, 0x12
 # Classes whose configuration space holds something a rule looks at (ACS of bridges, payload of endpoints).
 _WORTH_CONFIG = frozenset({_NETWORK, _DISPLAY, _BRIDGE, _PROCESSING, _ACCELERATOR})
+BUS_NUMBERS = 0x18  # configuration space: primary, secondary and subordinate bus number of a bridge
 _NO_LANES = 63  # what a function that no longer answers shows: all bits set
 _MOST_LANES = 32
 
@@ -100,7 +101,7 @@ class _Scan:
         if isinstance(target, Refusal):
             # Copies that lost their symbolic links are flat folders: nothing is known of what is above.
             return Unknown(NOT_RECORDED, path), None
-        steps = target.split("/")
+        steps = target.rstrip("/").split("/")
         above = steps[-2] if len(steps) > 1 else ""
         host_bridge = next((step for step in steps if step.startswith("pci") and ":" in step), None)
         if above.startswith("pci") or not _is_address(above):
@@ -138,6 +139,7 @@ class _Scan:
             config = self._registers(folder)
         if not bridge and link is not None and base in (_NETWORK, _STORAGE, _DISPLAY, _ACCELERATOR, _PROCESSING):
             self._virtual_functions(folder, name)
+        buses = self._bus_numbers(folder) if bridge and isinstance(parent, Unknown) else (None, None)
         answers: Reading[bool] = None
         if link is not None and not asleep:
             answers = not _gone(link)
@@ -159,6 +161,8 @@ class _Scan:
             parent=parent,
             host_bridge=host_bridge,
             bridge=bridge,
+            secondary_bus=buses[0],
+            subordinate_bus=buses[1],
             port_type=config.port_type if config is not None else None,
             link=_with_target(link, config),
             aer=aer,
@@ -180,6 +184,14 @@ class _Scan:
         if value is None:
             self.count(MALFORMED, name)
         return value
+
+    def _bus_numbers(self, folder: Dir) -> tuple[int | None, int | None]:
+        """Which buses a bridge leads to: where the links that tell ancestry are lost, these still do."""
+        numbers = [_text(folder.read(f"{name}_bus_number")) for name in ("secondary", "subordinate")]
+        if all(number is not None and number.isdigit() for number in numbers):
+            return int(numbers[0] or 0), int(numbers[1] or 0)
+        data = folder.read_at("config", BUS_NUMBERS, 4)
+        return (data[1], data[2]) if isinstance(data, bytes) and len(data) == 4 else (None, None)
 
     def _driver(self, folder: Dir) -> Reading[str]:
         target = folder.link("driver")

@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpu_topo.assemble.gpus import DriverViews, by_address, order, renamed
 from gpu_topo.assemble.links import bottleneck, from_driver, join
 from gpu_topo.assemble.merge import merge_functions, merge_platform, merge_ports
-from gpu_topo.catalogue import gpu_part_by_name
+from gpu_topo.catalogue import gpu_part_by_name, is_virtual_function
 from gpu_topo.identify import Identity, hypervisor_of_functions, identify
-from gpu_topo.model.address import sort_key
+from gpu_topo.model.address import slot_of, sort_key
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.finding import CAUSE_VM
 from gpu_topo.model.gpu import AcceleratorLink, DriverGpu, DriverState
 from gpu_topo.model.host import VIRTUAL_MACHINE, Port
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, Link, LinkSample, Node, Part, Switch
 from gpu_topo.model.pci import Function
-from gpu_topo.model.reading import Unknown, known
+from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
+from gpu_topo.topology.buses import place
 from gpu_topo.topology.paths import pair_key
 from gpu_topo.topology.switches import build, chip_of
 from gpu_topo.topology.tree import path_to
@@ -34,6 +35,9 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
     """One Node from everything that was read. names: looks up part names by (vendor, device), where the machine
     has such a list."""
     functions = merge_functions([fact for fact in facts if fact.functions])
+    if any(isinstance(f.parent, Unknown) and f.parent.why == NOT_RECORDED for f in functions.values()):
+        functions = {f.address: f for f in place(functions.values())}
+    _mark_virtual(functions)
     identities = _identify_all(functions, names)
     nvidia = sorted((a for a, i in identities.items() if i.kind == GPU and _is_nvidia(functions[a])), key=sort_key)
     views, gpu_names = by_address(facts, nvidia)
@@ -78,7 +82,22 @@ def _identify_all(functions: Mapping[str, Function], names: Names | None) -> dic
         if f.name is None and f.vendor_id is not None and f.device_id is not None
     }
     found = names(wanted) if names is not None and wanted else {}
-    return {address: identify(functions[address], found) for address in sorted(functions, key=sort_key)}
+    slots: dict[str, list[Function]] = {}
+    for function in functions.values():
+        slots.setdefault(slot_of(function.address), []).append(function)
+    return {
+        address: identify(functions[address], found, slots[slot_of(address)])
+        for address in sorted(functions, key=sort_key)
+    }
+
+
+def _mark_virtual(functions: dict[str, Function]) -> None:
+    """In a guest only the id tells a virtual function from a physical one."""
+    for address, f in functions.items():
+        if f.virtual_function or f.vendor_id is None or f.device_id is None or (f.class_code or 0) >> 16 != 0x02:
+            continue
+        if is_virtual_function(f.vendor_id, f.device_id):
+            functions[address] = f._replace(virtual_function=True)
 
 
 def _add_unseen(

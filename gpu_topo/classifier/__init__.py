@@ -10,12 +10,20 @@ from gpu_topo.classifier import (
     driver,
     fabric,
     host,
+    inventory,
+    nics,
     nvlink,
     pcie_errors,
     pcie_lost,
     pcie_path,
     pcie_speed,
     pcie_width,
+    port_counters,
+    port_rate,
+    port_settings,
+    port_state,
+    sharing,
+    xgmi,
 )
 from gpu_topo.classifier.rule import Rule
 from gpu_topo.model.finding import CRITICAL, SEVERITIES, WARNING, Finding, Unassessed
@@ -33,10 +41,18 @@ RULES: tuple[Rule, ...] = (
     *pcie_errors.RULES,
     *pcie_lost.RULES,
     *acs.RULES,
+    *sharing.RULES,
     *host.RULES,
     *nvlink.RULES,
     *fabric.RULES,
     *driver.RULES,
+    *xgmi.RULES,
+    *port_state.RULES,
+    *port_rate.RULES,
+    *port_counters.RULES,
+    *port_settings.RULES,
+    *nics.RULES,
+    *inventory.RULES,
 )
 
 # An accelerator counts as assessed when one of these could judge it.

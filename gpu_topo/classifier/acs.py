@@ -27,6 +27,7 @@ from gpu_topo.topology.tree import root_bus
 
 ACS = "acs-blocks-p2p"
 INTEL = 0x8086
+_RDMA_DRIVERS = frozenset({"mlx4_core", "mlx5_core"})  # every card that these drive does RDMA
 _X86 = frozenset({"x86_64", "x86", "i386", "i686", "amd64"})
 _REMEDY = (
     "switch ACS off in the board's firmware settings, where it has such an option",
@@ -99,7 +100,7 @@ def _can_p2p(device: Device) -> bool:
 def _does_rdma(node: Node, device: Device) -> bool:
     if any(not port.software for port in lookup(node).ports(device.address)):
         return True
-    return (device.function.class_code or 0) >> 8 in (0x0207, 0x0C06)
+    return (device.function.class_code or 0) >> 8 in (0x0207, 0x0C06) or device.function.driver in _RDMA_DRIVERS
 
 
 def _is_x86(node: Node) -> bool:

@@ -30,7 +30,7 @@ MISSING = "gpu-driver-missing"
 AMD = 0x1002
 
 # The drivers that make a GPU usable for compute, by vendor.
-_DRIVERS = {NVIDIA: frozenset({"nvidia"}), AMD: frozenset({"amdgpu"})}
+_DRIVERS = {NVIDIA: frozenset({"nvidia"}), AMD: frozenset({"amdgpu", "radeon"})}
 _PASSTHROUGH = frozenset({"vfio-pci", "pci-stub"})
 _REMEDY = (
     "look for the reason: dmesg | grep -iE 'Xid|NVRM|fallen off'",

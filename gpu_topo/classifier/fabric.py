@@ -21,13 +21,14 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.gpu import Fabric
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
-from gpu_topo.model.node import BRIDGE, NVSWITCH, Gpu, Node
+from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
 
 MISSING = "nvswitch-missing"
 NOT_READY = "fabric-not-ready"
 
 _HEALTHY = ("healthy", "not supported", "n/a", "", "success", "full", "false", "no", "none", "0", "[n/a]")
+_HOST_BRIDGE = 0x0600
 _NOT_SUPPORTED = ("not supported", "n/a", "[n/a]", "")
 _REMEDY = (
     "look at the fabric manager: systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager",
@@ -51,8 +52,8 @@ def judge_missing(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
         if node.platform.kind == VIRTUAL_MACHINE:
             yield Unassessed(MISSING, "node", "a guest may be shown some NVSwitches only, or none", CAUSE_VM)
             return
-        # A recording of GPUs alone, or of what a driver tool lists, says nothing of switches.
-        if not seen and not any(d.kind == BRIDGE for d in node.devices.values()):
+        # Only a listing of the whole machine, host bridges and all, would hold them.
+        if not seen and not any((d.function.class_code or 0) >> 8 == _HOST_BRIDGE for d in node.devices.values()):
             yield Unassessed(MISSING, "node", "the recording does not list all PCI functions", CAUSE_NOT_RECORDED)
             return
         yield Finding(

@@ -108,19 +108,20 @@ def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
         ratio, uplink = switch.oversubscription, switch.uplink
         if ratio is None or uplink is None or ratio <= _ROUNDING or switch.id in node.hidden_links:
             continue
+        carries = uplink.expected_gbs or uplink.gbs
         yield Finding(
             OVERSUBSCRIBED,
             INFO,
             switch.id,
             f"{ratio:.1f}:1 on {switch.name or 'the switch'} at {switch.id}: {len(switch.downstream)} devices that can "
-            f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(uplink.expected_gbs)}",
+            f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(carries)}",
             LINK_PARTNERS,
             "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of "
             "all devices together cannot exceed the uplink",
             ("usual on GPU servers; nothing to do unless host traffic of several devices at once is the bottleneck",),
             f"lspci -tv -s {switch.id}; " + verify_link(node.devices[switch.id]),
             related=switch.downstream,
-            observed={"downstream_gbs": switch.downstream_gbs, "uplink_gbs": uplink.expected_gbs, "ratio": ratio},
+            observed={"downstream_gbs": switch.downstream_gbs, "uplink_gbs": carries, "ratio": ratio},
             expected={"ratio": 1.0},
         )
 

@@ -102,7 +102,11 @@ def _degraded(node: Node, device: Device, width: int, expected: int, policy: Pol
 
 
 def _without_link(node: Node) -> Iterator[Unassessed]:
-    """GPUs and accelerators of which the recording says nothing at all."""
+    """GPUs and accelerators of which the recording says nothing at all; the others together, where it holds no link."""
+    if not any(device.link is not None for device in node.devices.values()):
+        others = [d for d in node.devices.values() if d.kind in MATTERS and d.kind not in (GPU, ACCELERATOR)]
+        if others:
+            yield Unassessed(WIDTH, "node", "no link of any device is recorded", CAUSE_NOT_RECORDED)
     for device in node.devices.values():
         if device.kind not in (GPU, ACCELERATOR) or device.link is not None or device.integrated:
             continue

@@ -50,11 +50,11 @@ def _is_gpu(node: Node, gpu: Gpu) -> bool:
 
 def _why_unknown(node: Node, gpus: list[Gpu]) -> str:
     """Why a machine without a single bond may have some all the same; "" where it surely has none."""
-    if len(gpus) == 1 and gpus[0].nvlinks is None and _linkless(gpus[0]):
-        return ""
     stated = {a for pair in node.stated_paths for a in pair}
     for gpu in gpus:
         links = known(gpu.nvlinks)
+        if _linkless(gpu):
+            continue
         if isinstance(gpu.nvlinks, Unknown):
             return f"NVLink state not read: {gpu.nvlinks.why}"
         if known(gpu.mig):
@@ -63,7 +63,7 @@ def _why_unknown(node: Node, gpus: list[Gpu]) -> str:
             continue
         if links is not None:
             return "NVLinks are active but where they lead is not known"
-        if gpu.address in stated or _linkless(gpu):
+        if gpu.address in stated:
             continue
         return "the recording does not hold NVLink or xGMI state"
     return ""

@@ -101,13 +101,13 @@ class Router:
         node = self.node
         if node.platform.kind == VIRTUAL_MACHINE:
             return UNKNOWN_PATH
+        numa_a, numa_b = self._numa(a), self._numa(b)
+        if numa_a is not None and numa_b is not None and numa_a != numa_b:
+            return SYS
         root_a = root_bus(self._functions, a.path)
         root_b = root_bus(self._functions, b.path)
         if root_a is not None and root_a == root_b:
             return PHB
-        numa_a, numa_b = self._numa(a), self._numa(b)
-        if numa_a is not None and numa_b is not None and numa_a != numa_b:
-            return SYS
         complete = is_complete(self._functions, a.path) and is_complete(self._functions, b.path)
         rooted = complete or (a.function.host_bridge is not None and b.function.host_bridge is not None)
         if not rooted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from gpu_topo.model.node import BRIDGE, Device, Part, Switch
 from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, Function
@@ -24,13 +24,18 @@ def chip_of(functions: Mapping[str, Function], parts: Mapping[str, Part | None])
     plug into; the catalogue tells them apart.
     """
     chips: dict[str, str] = {}
+    with_ports = {parent_of(functions[address]) for address in parts}  # bridges that have bridges below
     for address in parts:  # address order: what is above may come later, so ports resolve recursively
-        _chip(functions, parts, address, chips)
+        _chip(functions, parts, address, chips, with_ports)
     return {port: chip for port, chip in chips.items() if chip}
 
 
 def _chip(
-    functions: Mapping[str, Function], parts: Mapping[str, Part | None], address: str, chips: dict[str, str]
+    functions: Mapping[str, Function],
+    parts: Mapping[str, Part | None],
+    address: str,
+    chips: dict[str, str],
+    with_ports: Set[str | None],
 ) -> str:
     """The chip that a bridge belongs to, "" where it is none; remembered in `chips`."""
     known = chips.get(address)
@@ -47,15 +52,19 @@ def _chip(
         chip = ""
     elif kind == UPSTREAM_PORT:
         # An upstream port is a switch's unless the catalogue knows it as part of a chipset.
-        chip = address if part is None or part.switch_chip else ""
+        # Where only its place tells what it is, a bridge without ports below it is one to conventional PCI.
+        told = isinstance(function.port_type, str) or (part is not None and part.switch_chip)
+        chip = address if (part is None or part.switch_chip) and (told or address in with_ports) else ""
         if chip and above is not None and _inner(function, above):
-            chip = _chip(functions, parts, above.address, chips) or address
+            chip = _chip(functions, parts, above.address, chips, with_ports) or address
     elif kind == DOWNSTREAM_PORT and above is not None:
-        chip = _chip(functions, parts, above.address, chips)
+        chip = _chip(functions, parts, above.address, chips, with_ports)
     elif kind is None and part is not None and part.switch_chip:
         # A recording without port types (NCCL XML): a switch part below the same part is its downstream side.
         same = above is not None and _same_id(function, above)
-        chip = (_chip(functions, parts, above.address, chips) if same and above is not None else "") or address
+        chip = (
+            _chip(functions, parts, above.address, chips, with_ports) if same and above is not None else ""
+        ) or address
     chips[address] = chip
     return chip
 
@@ -95,8 +104,9 @@ def build(devices: Mapping[str, Device], chips: Mapping[str, str]) -> dict[str, 
         uplink = devices[chip].link
         capacity = _downstream_gbs(below[chip])
         ratio = None
-        if capacity is not None and uplink is not None and uplink.expected_gbs:
-            ratio = round(capacity / uplink.expected_gbs, 2)
+        carries = (uplink.expected_gbs or uplink.gbs) if uplink is not None and uplink.trusted else None
+        if capacity is not None and carries:
+            ratio = round(capacity / carries, 2)
         switches[chip] = Switch(
             id=chip,
             name=devices[chip].name,
@@ -116,7 +126,7 @@ def _downstream_gbs(devices: list[Device]) -> float | None:
     for device in devices:
         link = device.link
         slot = device.address.rsplit(".", 1)[0]
-        if link is None or not link.trusted or slot in seen or device.function.virtual_function:
+        if link is None or slot in seen or device.function.virtual_function:
             continue
         # A management endpoint or placeholder inside the chip carries no payload.
         if device.part is not None and device.part.management:
