@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
+from gpu_topo.model.address import slot_of
 from gpu_topo.model.node import BRIDGE, Device, Part, Switch
 from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, Function
 from gpu_topo.topology.tree import parent_of, port_type
@@ -92,17 +93,18 @@ def build(devices: Mapping[str, Device], chips: Mapping[str, str]) -> dict[str, 
     for port, chip in chips.items():
         ports.setdefault(chip, []).append(port)
     below: dict[str, list[Device]] = {chip: [] for chip in ports}
-    deepest: dict[str, set[str]] = {chip: set() for chip in ports}
     for device in devices.values():
-        if device.switch in below and device.address not in chips:
-            below[device.switch].append(device)
-    for chip in ports:
-        deepest[chip] = {d.address for d in below[chip] if d.kind != BRIDGE and not d.function.virtual_function}
+        if device.address in ports:  # a switch below a switch asks for what its own uplink carries
+            outer = next((chips[step] for step in reversed(device.path[:-1]) if step in chips), None)
+        else:
+            outer = device.switch if device.kind != BRIDGE else None
+        if outer in below and not device.function.virtual_function:
+            below[outer].append(device)
     switches = {}
     for chip, members in ports.items():
         members.sort(key=lambda a: (len(devices[a].path), a))
         uplink = devices[chip].link
-        capacity = _downstream_gbs(below[chip])
+        capacity = _downstream_gbs(devices, below[chip])
         ratio = None
         carries = (uplink.expected_gbs or uplink.gbs) if uplink is not None and uplink.trusted else None
         if capacity is not None and carries:
@@ -112,27 +114,33 @@ def build(devices: Mapping[str, Device], chips: Mapping[str, str]) -> dict[str, 
             name=devices[chip].name,
             ports=tuple(members),
             uplink=uplink,
-            downstream=tuple(sorted(deepest[chip])),
+            downstream=tuple(device.address for device in below[chip]),
             downstream_gbs=capacity,
             oversubscription=ratio,
         )
     return switches
 
 
-def _downstream_gbs(devices: list[Device]) -> float | None:
+def _downstream_gbs(devices: Mapping[str, Device], below: list[Device]) -> float | None:
     """What everything below can carry together, GB/s: each link once (the functions of one device share it)."""
     total = 0.0
     seen = set()
-    for device in devices:
-        link = device.link
-        slot = device.address.rsplit(".", 1)[0]
-        if link is None or slot in seen or device.function.virtual_function:
+    for device in below:
+        slot = slot_of(device.address)
+        if slot in seen:
             continue
         # A management endpoint or placeholder inside the chip carries no payload.
         if device.part is not None and device.part.management:
             continue
-        gbs = link.expected_gbs if link.expected_gbs is not None else link.gbs
+        # Where a recording leaves a device's own link out, the port above it shows the same link.
+        port = devices.get(device.path[-2]) if len(device.path) > 1 else None
+        gbs = _carries(device) or (_carries(port) if port is not None else None)
         if gbs:
             seen.add(slot)
             total += gbs
     return round(total, 3) if seen else None
+
+
+def _carries(device: Device) -> float | None:
+    link = device.link
+    return None if link is None else link.expected_gbs or link.gbs
