@@ -152,7 +152,7 @@ def ask(deadline: float, load_only: bool, hear: Hear) -> None:
     skip: list[list[object]] = []
     ended = ""
     for _ in range(MAX_RESTARTS + 1):
-        lock = _lock(deadline)
+        lock = _lock(library, deadline)
         if isinstance(lock, str):
             ended = lock
             break
@@ -318,26 +318,32 @@ def _crash(pid: int) -> str:
 # --- one worker at a time -----------------------------------------------------------------------------------------
 
 
-def _lock(deadline: float) -> socket.socket | str | None:
+def _lock(library: str, deadline: float) -> socket.socket | str | None:
     """The lock, to be handed to the worker; None where this machine has none; why not where another run keeps it.
 
     An abstract socket name leaves no file and goes with its process. Anyone may take any such name, so a holder is
-    believed only if root or this user started it; each user has a name of their own, and all respect root's.
+    believed only if root or this user started it; each user has a name of their own, and all respect root's. The file
+    of the library is part of the name, since another library hangs on its own.
     """
     import errno
     import socket
 
     until = time.monotonic() + max(0.0, deadline - time.monotonic()) / 2
     user = os.geteuid()
+    try:
+        file = os.stat(library)
+    except OSError:
+        return None
+    names = {owner: b"\0gpu-topo/nvml/%d/%d-%d" % (owner, file.st_dev, file.st_ino) for owner in (0, user)}
     while True:
         state = _FREE
-        for owner in sorted({0, user}):
-            state = _holder(owner, user, until)
+        for name in names.values():
+            state = _holder(name, user, until)
             if state not in (_FREE, _STRANGER):
                 return state
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            lock.bind(_lock_name(user))
+            lock.bind(names[user])
             lock.listen(16)
             return lock
         except OSError as error:
@@ -353,11 +359,7 @@ def _lock(deadline: float) -> socket.socket | str | None:
 _FREE, _STRANGER, _BUSY = "", "STRANGER", "BUSY"
 
 
-def _lock_name(user: int) -> bytes:
-    return b"\0gpu-topo/nvml/%d" % user
-
-
-def _holder(owner: int, user: int, until: float) -> str:
+def _holder(name: bytes, user: int, until: float) -> str:
     """Wait for the worker of another run to end: then the lock is free; else who keeps it, as its worker says."""
     import socket
     import struct
@@ -365,7 +367,7 @@ def _holder(owner: int, user: int, until: float) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
         try:
             holder.settimeout(0.2)
-            holder.connect(_lock_name(owner))
+            holder.connect(name)
             credentials = holder.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             if struct.unpack("3i", credentials)[1] not in (0, user):
                 return _STRANGER

@@ -48,7 +48,7 @@ def read(lines: Iterable[str], bound: frozenset[str], seconds: float) -> Facts:
     minors = _minors(said, gpus.values())
     opened = said.get("openable")
     openable = frozenset(minor for minor in opened if is_int(minor)) if isinstance(opened, list) else None
-    status, state, detail = _status(said, gpus)
+    status, state, detail = _status(said, gpus, bound)
     driver = DriverState(
         library=SOURCE,
         status=state,
@@ -79,7 +79,7 @@ def _gpus(said: Transcript, bound: frozenset[str]) -> dict[int, DriverGpu]:
     if len(unnamed) == len(left):
         addresses.update(dict(zip(unnamed, left, strict=True)))
     listed = frozenset(address for address in addresses.values() if address)
-    return {gpu: nvml_gpu.read(said, gpu, addresses[gpu], listed) for gpu in indexes}
+    return nvml_links.with_switches({gpu: nvml_gpu.read(said, gpu, addresses[gpu], listed) for gpu in indexes})
 
 
 def _minors(said: Transcript, gpus: Iterable[DriverGpu]) -> dict[str, int]:
@@ -121,7 +121,7 @@ def _lists_all(
 # --- how the library answered -------------------------------------------------------------------------------------
 
 
-def _status(said: Transcript, gpus: Mapping[int, DriverGpu]) -> tuple[str, str, str]:
+def _status(said: Transcript, gpus: Mapping[int, DriverGpu], bound: frozenset[str]) -> tuple[str, str, str]:
     """Status of the source, status of the driver, and in words what is missing and why."""
     errors = [error for error in said.errors() if error[0] != "end"]
     end = said.end.name if isinstance(said.end, Error) else ""
@@ -141,6 +141,8 @@ def _status(said: Transcript, gpus: Mapping[int, DriverGpu]) -> tuple[str, str, 
     for question in ("pynvml", "worker", "nvmlInit"):
         failed = said.get(question)
         if isinstance(failed, Error):
+            if failed.name in _NO_DRIVER and not bound:
+                return ABSENT, ABSENT, _NO_DRIVER[failed.name]
             denied = failed.name == "NO_PERMISSION"
             return SOURCE_DENIED if denied else FAILED, "failed", f"{question}: {failed.name}"
     for label, reasons in (("no permission", {DENIED}), ("failed", {READ_FAILED, MALFORMED})):

@@ -24,10 +24,10 @@ _TRUE_FALSE = {1: "True", 2: "False"}
 # Lowest bit, mask and words of each sub-field; 0 means "not supported" in every one.
 _FABRIC_HEALTH = {
     "bandwidth": (0, 3, {1: "Degraded", 2: "Full"}),
-    "route recovery in progress": (2, 3, _TRUE_FALSE),
-    "route unhealthy": (4, 3, _TRUE_FALSE),
-    "access timeout recovery": (6, 3, _TRUE_FALSE),
-    "incorrect configuration": (
+    "route_recovery_in_progress": (2, 3, _TRUE_FALSE),
+    "route_unhealthy": (4, 3, _TRUE_FALSE),
+    "access_timeout_recovery": (6, 3, _TRUE_FALSE),
+    "incorrect_configuration": (
         8,
         15,
         {
@@ -41,8 +41,8 @@ _FABRIC_HEALTH = {
             8: "GPU state invalid",
         },
     ),
-    "partition assigned": (12, 3, _TRUE_FALSE),
-    "fabric manager": (14, 3, {1: "Connected", 2: "Disconnected"}),
+    "partition": (12, 3, {1: "Assigned", 2: "Not Assigned"}),
+    "fabric_manager": (14, 3, {1: "Connected", 2: "Disconnected"}),
 }
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _P2P = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
@@ -125,6 +125,31 @@ def _gbs(number: int, state: str, fields: Fields) -> Reading[float]:
     if state == ACTIVE and isinstance(speeds[0], Error) and speeds[0].name not in _NO_SUCH:
         return Unknown(why(speeds[0].name), "nvmlDeviceGetFieldValues")
     return None
+
+
+def with_switches(gpus: Mapping[int, DriverGpu]) -> dict[int, DriverGpu]:
+    """The GPUs with the NVSwitches named by what only they can be: the other end of links of several GPUs.
+
+    Drivers before nvmlDeviceGetNvLinkRemoteDeviceType leave the kind open; a POWER CPU is told by its vendor before.
+    """
+    reached: dict[str, set[int]] = {}
+    for gpu, facts in gpus.items():
+        for link in known(facts.nvlinks) or ():
+            if link.remote is not None and link.remote_kind == "unknown":
+                reached.setdefault(link.remote, set()).add(gpu)
+    switches = {remote for remote, ends in reached.items() if len(ends) > 1}
+    if not switches:
+        return dict(gpus)
+    return {
+        gpu: facts._replace(
+            nvlinks=tuple(
+                link._replace(remote_kind="nvswitch") if link.remote in switches else link for link in facts.nvlinks
+            )
+            if facts.nvlinks is not None and not isinstance(facts.nvlinks, Unknown)
+            else facts.nvlinks
+        )
+        for gpu, facts in gpus.items()
+    }
 
 
 def fabric(said: Transcript, gpu: int) -> Reading[Fabric]:

@@ -155,8 +155,8 @@ class Transcript:
     def unasked(self, question: str, gpu: int | None = None) -> Unknown | None:
         """Why there is no answer to a question that was not asked.
 
-        None in a short batch, which leaves what the full one said; else what had to come before failed, or asking was cut
-        off.
+        None in a short batch, which leaves what the full one said; else what had to come before it failed, or asking
+        was cut off.
         """
         if self.load_only:
             return None

@@ -83,11 +83,11 @@ def everything(nvml: Any) -> Batch:
     listed: list[str] = []
     for gpu, handle in tuple(gpus.items()):
         pci = yield of(gpu, handle, "nvmlDeviceGetPciInfo", write=write_pci)
-        if isinstance(pci, Failed):
-            if pci.error == "GPU_IS_LOST":
-                del gpus[gpu]
+        if pci == Failed("GPU_IS_LOST"):
+            del gpus[gpu]
             continue
-        listed.append(kernel_address(text(pci.busId)))
+        if not isinstance(pci, Failed):
+            listed.append(kernel_address(text(pci.busId)))
         for name in ("UUID", "Name", "MinorNumber", "Architecture", "BoardPartNumber"):
             yield of(gpu, handle, f"nvmlDeviceGet{name}")
     for gpu, handle in gpus.items():
@@ -423,19 +423,20 @@ class Worker:
         return line + b".\n"
 
     def _refusal(self, question: Question) -> str | None:
-        """Why a question is not asked: it crashed the library before, or what it touches hangs."""
+        """Why a question is not asked: it crashed the library before, or its function or a GPU of it hangs.
+
+        A function that hung at one GPU may answer for another, and a GPU may answer another question; twice is enough.
+        """
         known = self.skip.get((question.name, question.gpu)) or self.skip.get((question.name, "*"))
         if known is not None:
             return known
-        same_function = same_gpu = 0
-        for hung in self.hung:
-            if hung.name == question.name:
-                if hung.gpu == question.gpu:
-                    return "SKIPPED"
-                same_function += 1
-            elif hung.gpu is not None and hung.gpu in (question.gpu, question.other):
-                same_gpu += 1
-        return "SKIPPED" if same_function > 1 or same_gpu > 1 else None
+        same_function = [hung.gpu for hung in self.hung if hung.name == question.name]
+        if question.gpu in same_function or len(same_function) > 1:
+            return "SKIPPED"
+        for gpu in (question.gpu, question.other):
+            if gpu is not None and sum(hung.gpu == gpu for hung in self.hung) > 1:
+                return "SKIPPED"
+        return None
 
     def _send(self, line: bytes) -> None:
         """To the parent; one that has gone is no error, the batch just ends."""
