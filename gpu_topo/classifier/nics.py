@@ -14,7 +14,7 @@ from gpu_topo.model.reading import known
 from gpu_topo.model.structure import PXB, SYS, Path
 from gpu_topo.topology.nearness import Neighbourhood, rank
 from gpu_topo.topology.paths import Router
-from gpu_topo.topology.roles import Nic, accelerators, cards, fabric
+from gpu_topo.topology.roles import Nic, accelerators, fabric
 
 RATIO = "nic-gpu-ratio-low"
 NEAR = "gpu-without-near-nic"
@@ -28,7 +28,7 @@ def judge_ratio(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     gpus, adapters = accelerators(node), fabric(node, policy.roles)
     if not gpus or not adapters:
         return
-    count = cards(adapters)
+    count = len(adapters)
     ratio = count / len(gpus)
     if ratio >= 1:
         return
@@ -154,8 +154,8 @@ RULES = (
         RATIO,
         (WARNING, INFO),
         "fewer fabric adapters than GPUs",
-        "cards with a port of the fabric against GPUs and accelerators",
-        "there is at least one card for each GPU, or no fabric adapter at all: then the node trains alone",
+        "PCI functions with a port of the fabric, as nvidia-smi topo -m counts them, against GPUs and accelerators",
+        "there is at least one for each GPU, or no fabric adapter at all: then the node trains alone",
         ("look for adapters that are missing or down", "plan for it"),
         ("perplexityai/pplx-garden#2, uccl-project/uccl#160", "NVIDIA DGX and HGX reference designs (1:1)"),
         judge_ratio,

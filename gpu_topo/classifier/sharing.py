@@ -95,12 +95,13 @@ def _inside(
     need, asked = _demand(node, adapters), _capacity(drives)
     uplink = switch.uplink
     carries = _carries(uplink.gbs, uplink.expected_gbs) if uplink else None
+    too = f"{len(gpus)} GPUs hang" if len(gpus) > 1 else "a GPU hangs"
     return Finding(
         SHARES,
         INFO,
         switch.id,
-        f"{_who(node, switch, adapters, drives)}; its {len(gpus)} GPU{'s' if len(gpus) > 1 else ''} hang there too, so "
-        f"RDMA stays inside the switch and only storage ({gbs(asked)}) crosses the uplink ({gbs(carries)})",
+        f"{_who(node, switch, adapters, drives)}; {too} there too, so RDMA stays inside the switch and only storage "
+        f"({gbs(asked)}) crosses the uplink ({gbs(carries)})",
         LINK_PARTNERS,
         "none for traffic between GPUs and adapters; data loading shares the uplink with host copies",
         ("leave it: servers are built this way on purpose",),

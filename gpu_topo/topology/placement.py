@@ -10,7 +10,7 @@ from gpu_topo.model.structure import GpuPlacement, Interconnect, Near, Placement
 from gpu_topo.topology.interconnect import NONE, interconnect
 from gpu_topo.topology.nearness import Neighbourhood, numa_node
 from gpu_topo.topology.paths import Router
-from gpu_topo.topology.roles import FABRIC, Nic, accelerators, cards, is_up, nics
+from gpu_topo.topology.roles import FABRIC, Nic, accelerators, is_up, nics
 from gpu_topo.topology.settings import settings
 
 _BYTE = 8.0  # Gb/s of a line to GB/s
@@ -28,7 +28,7 @@ def placement(node: Node, roles: Mapping[str, str] = EMPTY) -> Placement:
     fabric = tuple(nic for nic in found if nic.role == FABRIC)
     shape = interconnect(node)
     rows = _rows(node, gpus, fabric)
-    ratio = round(cards(fabric) / len(gpus), 4) if fabric else None
+    ratio = round(len(fabric) / len(gpus), 4) if fabric else None
     carried = [carried_gbs(node, nic) for nic in fabric]
     total = sum(gbs for gbs in carried if gbs is not None) if carried and None not in carried else None
     per_gpu = round(total / len(gpus), 3) if total is not None else None
@@ -118,8 +118,7 @@ def _inside(node: Node, gpus: Sequence[Device], shape: Interconnect) -> str:
 def _outside(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic], per_gpu: float | None) -> str:
     if not fabric:
         return "no adapter for traffic to other nodes is known"
-    count = cards(fabric)
-    over = f"{count} fabric adapter{'s' if count > 1 else ''}"
+    over = f"{len(fabric)} fabric adapter{'s' if len(fabric) > 1 else ''}"
     if per_gpu is None:
         return f"{over} for {len(gpus)} GPUs, at a rate that is not known"
     text = f"{per_gpu:.4g} GB/s per GPU and direction to other nodes over {over}"
@@ -139,6 +138,6 @@ def _limits(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> str:
             narrow.append(nic.name)
     if narrow:
         return f"the PCIe links of {', '.join(narrow)}"
-    if cards(fabric) < len(gpus):
-        return f"{cards(fabric)} adapters for {len(gpus)} GPUs"
+    if len(fabric) < len(gpus):
+        return f"{len(fabric)} adapters for {len(gpus)} GPUs"
     return "the line rate of the ports"

@@ -31,7 +31,9 @@ _MOST_MANAGERS = 4
 
 
 class Nic(NamedTuple):
-    """One network adapter: a PCI function with its ports, or a port whose function is not recorded.
+    """One network adapter: a PCI function with its ports, or a device whose function is not recorded.
+
+    Each function counts, as in `nvidia-smi topo -m`: NCCL drives the two functions of a two-port card as two adapters.
 
     rate_gbps: line rates of its active ports together; None where one of them is not known.
     """
@@ -41,11 +43,6 @@ class Nic(NamedTuple):
     role: str
     ports: tuple[Port, ...] = ()
     rate_gbps: float | None = None
-
-    @property
-    def card(self) -> str:
-        """What the functions of one card share."""
-        return slot_of(self.address) if self.address else self.name
 
 
 def port_name(port: Port) -> str:
@@ -181,11 +178,6 @@ def fabric(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
     return tuple(nic for nic in nics(node, overrides) if nic.role == FABRIC)
 
 
-def cards(found: Iterable[Nic]) -> int:
-    """How many cards: the functions and ports of one card are one."""
-    return len({nic.card for nic in found})
-
-
 def _named(device: Device, by_device: Mapping[str, Port]) -> bool:
     return device.address in by_device
 
@@ -288,7 +280,7 @@ def _by_evidence(node: Node, ports: Sequence[Port]) -> dict[str, str]:
 def _weigh(node: Node, members: Sequence[Port], neighbours: Mapping[str, frozenset[str]]) -> _Evidence:
     rates = [rate for port in members if is_up(port) and (rate := line_rate(node, port)) is not None]
     near = frozenset(gpu for port in members for gpu in neighbours.get(known(port.address) or port.device, ()))
-    return _Evidence(tuple(members), max(rates, default=None), near, known(members[0].link_layer) == "InfiniBand")
+    return _Evidence(tuple(members), max(rates, default=None), near, members[0].transport == "infiniband")
 
 
 def _could_be_fabric(node: Node, evidence: _Evidence) -> bool:
@@ -350,7 +342,7 @@ def _away_from_fabric(node: Node, port: Port) -> str:
     if _carries_default_route(node, port):
         return MANAGEMENT
     rate = line_rate(node, port)
-    if known(port.link_layer) == "InfiniBand":
+    if port.transport == "infiniband":
         return STORAGE
     # Without a routing table nobody knows what else an Ethernet port does.
     routed = any(device.default_route for device in node.netdevs)

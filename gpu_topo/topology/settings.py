@@ -44,7 +44,8 @@ def _adapters(fabric: Sequence[Nic]) -> Setting:
     if not up:
         return _left_out(name, "no port of the fabric is known to be up")
     down = len(ports) - len(up)
-    reason = f"the {len(up)} fabric ports that are up; the '=' inside the quotes keeps mlx5_1 from meaning mlx5_10 too"
+    count = f"the {len(up)} fabric ports that are" if len(up) > 1 else "the one fabric port that is"
+    reason = f"{count} up; the '=' inside the quotes keeps mlx5_1 from meaning mlx5_10 too"
     if down:
         reason += f"; {down} more are down"
     return Setting(f'export {name}="={",".join(sorted(up, key=sort_key))}"', reason)
