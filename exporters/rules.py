@@ -58,7 +58,7 @@ def render_list(rules: Iterable[RuleText], format: str = "text", width: int = 80
         if width - len(head) >= 24:
             lines += textwrap.wrap(rule.title, width, initial_indent=head, subsequent_indent=" " * len(head))
         else:
-            lines += [f"{rule.code}  {', '.join(rule.severities)}", *_paragraph(rule.title, width)]
+            lines += [rule.code, *_paragraph(", ".join(rule.severities), width), *_paragraph(rule.title, width)]
     return "\n".join(lines) + "\n"
 
 
@@ -66,7 +66,7 @@ def render_one(rule: RuleText, format: str = "text", width: int = 80) -> str:
     """One rule: what it looks at, when it stays quiet, what to do, where that comes from."""
     if format == "markdown":
         return _markdown(rule)
-    lines = [f"{rule.code}  ({', '.join(rule.severities)})"[:width], *_paragraph(rule.title, width)]
+    lines = [rule.code, *_paragraph(rule.title, width), *_paragraph(f"({', '.join(rule.severities)})", width)]
     lines += ["", "Looks at", *_paragraph(rule.looks_at, width)]
     lines += ["", "Stays quiet when", *_paragraph(rule.quiet_when, width)]
     if rule.remedy:

@@ -241,23 +241,20 @@ def fits(report: Report, room: int) -> str:
     name, looked, found = host(report), checked(report), counts(report)
     devices = enumerate_words(found)
     kinds = enumerate_words([text for text in found if "storage" not in text]) or devices
-    endings = (
-        (" checked, nothing wrong", ": all right") if looked else (" found, nothing wrong seen", ": nothing wrong")
-    )
-    if not found:
-        choices = [looked or "no GPU, NIC or storage device"]
-        endings = endings if looked else ("",)
-    elif not looked:
-        choices = [devices, kinds]
+    if not (found or looked):
+        return f"{name}: no GPU, NIC or storage device"[:room]
+    if looked:
+        choices = [f"{looked} of {devices}", f"{looked} of {kinds}", looked, kinds] if found else [looked]
+        endings = (" checked, nothing wrong", ": all right")
     else:
-        choices = [f"{looked} of {devices}", f"{looked} of {kinds}", looked, kinds]
+        choices, endings = [devices, kinds], (" found, nothing wrong seen", " found")
     for machine in (name, name.split(".")[0]):
         for choice in choices:
             for ending in endings:
                 line = f"{machine}: {choice}{ending}"
                 if len(line) <= room:
                     return line
-    return "all that was checked is right"
+    return f"{name.split('.')[0]}: nothing wrong"[-room:]
 
 
 def moment(seconds: float) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.facts import OK, SourceStatus
-from gpu_topo.model.finding import LINK_PARTNERS, Finding, Report, Unassessed
+from gpu_topo.model.finding import LINK_PARTNERS, Acceptance, Finding, Report, Unassessed
 from gpu_topo.model.gpu import ACTIVE, INACTIVE, Fabric, NvLink
 from gpu_topo.model.host import BARE_METAL, BlockDevice, NumaNode, Platform, Port
 from gpu_topo.model.node import BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Gpu, Link, Node, Part, Switch
 from gpu_topo.model.pci import DOWNSTREAM_PORT, ENDPOINT, ROOT_PORT, UPSTREAM_PORT, Function
-from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.reading import EMPTY, NOT_RECORDED, Unknown
 from gpu_topo.model.units import pcie_gbs
 
 H100 = Part(
@@ -59,7 +59,9 @@ def device(
 ) -> Device:
     """A device below the bridges `above` (root first); further keywords go to its Function."""
     path = (*above, address)
-    parent = path[-2] if len(path) > 1 else None
+    # A recording that has names in place of addresses (topo -m alone) does not say what hangs where.
+    nowhere = None if ":" in address else Unknown(NOT_RECORDED, "the bridge above")
+    parent = path[-2] if len(path) > 1 else nowhere
     port_type = function.pop("port_type", ENDPOINT if kind != BRIDGE else ROOT_PORT)
     details = Function(address, parent=parent, bridge=kind == BRIDGE, port_type=port_type, **function)
     return Device(address, kind, name or kind, details, part, link, path, switch, bottleneck, integrated)
@@ -249,3 +251,95 @@ def report(
         version="0.1.0",
         **fields,
     )
+
+
+HOSTILE = "\x1b[31mred\x1b[0m\r\n\x07<script>alert(1)</script>\u202e`|&\"'\x9b2J]]>"
+
+
+def faulty_report() -> Report:
+    """A report with something in each of its parts: three faults, notes, unassessed and accepted findings."""
+    faulty = eight_gpus(
+        gpu_links={0: link(32.0, 8), 5: link(8.0, 16)},
+        nvlinks_active={3: 17},
+    )
+    gpus = [gpu.address for gpu in faulty.gpus]
+    findings = [
+        finding(
+            subject=gpus[0],
+            summary="GPU0 runs at Gen5 x8, both ends can do Gen5 x16",
+            observed={"width": 8, "speed_gts": 32.0},
+            expected={"width": 16, "speed_gts": 32.0},
+            lost_gbs=31.5,
+        ),
+        finding(
+            "pcie-speed-degraded",
+            "warning",
+            gpus[5],
+            summary="runs at Gen3 while busy, both ends can do Gen5",
+            observed={"speed_gts": 8.0, "utilization": 97},
+            expected={"speed_gts": 32.0},
+            lost_gbs=47.3,
+        ),
+        finding(
+            "nvlink-inactive",
+            "critical",
+            gpus[3],
+            summary="17 of 18 NVLinks are active",
+            observed={"links_active": 17},
+            expected={"links_active": 18},
+            lost_gbs=25.0,
+            basis="peers",
+            impact="All-reduce over 8 GPUs runs at the speed of its slowest member.",
+            remedy=("Drain the node, then reset the GPU.", "Run the vendor's field diagnostics."),
+            verify="nvidia-smi nvlink -s -i 3",
+        ),
+        *[
+            finding(
+                "pcie-uplink-oversubscribed",
+                "info",
+                switch.id,
+                summary=f"2.1:1 on {switch.name}",
+                impact="",
+                remedy=(),
+                verify="lspci -tv",
+            )
+            for switch in faulty.switches.values()
+        ],
+        finding(
+            "port-down",
+            "info",
+            "mlx5_7/1",
+            summary="the port is down",
+            accepted=Acceptance("ops", "not cabled", "2027-01-01"),
+        ),
+    ]
+    reason = "AER counters are not readable here"
+    unassessed = [Unassessed("pcie-errors", address, reason, "not-recorded") for address in gpus]
+    unassessed.append(Unassessed("acs-blocks-p2p", "node", "ACS is readable for root only", "denied"))
+    return report(faulty, findings, unassessed)
+
+
+def hostile_report() -> Report:
+    """A report whose every string tries to act on a terminal, a ticket or a browser."""
+    evil = device("0000:01:00.0", GPU, HOSTILE, slot=HOSTILE, driver=HOSTILE, link=link(8.0, 4))
+    gpus = (Gpu(evil.address, 0, HOSTILE, HOSTILE, HOSTILE), Gpu(HOSTILE, 1))
+    port = Port(HOSTILE, 1, evil.address, HOSTILE, HOSTILE, None, HOSTILE, HOSTILE, 100.0, 4, HOSTILE, firmware=HOSTILE)
+    words: dict[str, Any] = {
+        "summary": HOSTILE,
+        "impact": HOSTILE,
+        "remedy": (HOSTILE,),
+        "verify": HOSTILE,
+        "basis": HOSTILE,
+        "observed": {HOSTILE: HOSTILE},
+    }
+    subjects = ("0000:01:00.0", HOSTILE, f"{HOSTILE}/1", "node")
+    findings = [finding(HOSTILE, severity, s, **words) for s in subjects for severity in ("critical", "info")]
+    findings.append(finding(subject=HOSTILE, accepted=Acceptance(HOSTILE, HOSTILE, HOSTILE)))
+    machine = node(
+        [evil],
+        gpus=gpus,
+        ports=(port,),
+        platform=Platform(HOSTILE, kernel=HOSTILE, product=HOSTILE),
+        sources=(SourceStatus(HOSTILE, "failed", HOSTILE),),
+    )
+    return report(machine, findings, [Unassessed(HOSTILE, HOSTILE, HOSTILE, "denied")], notes=(HOSTILE,))

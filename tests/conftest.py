@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,22 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the shared folder is not on this machine")
     return SHARED
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One flag that rewrites every expected output, to be looked at in the diff."""
+    parser.addoption("--update-expected", action="store_true", help="rewrite the expected outputs in tests/expected")
+
+
+@pytest.fixture
+def expected(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the file of that name in tests/expected, or rewrites it with --update-expected."""
+
+    def compare(name: str, text: str) -> None:
+        path = ROOT / "tests" / "expected" / name
+        if request.config.getoption("--update-expected"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+        assert text == path.read_text("utf-8"), f"{name} differs: look, then run pytest --update-expected"
+
+    return compare
