@@ -22,31 +22,33 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="recordings of one machine; - for standard input")
     parser.add_argument("--root", metavar="DIR", help="audit a copied file tree (DIR/sys, DIR/proc)")
     parser.add_argument(
-        "--timeout", type=_seconds, default=DEFAULT_TIMEOUT, metavar="SECONDS", help="for the whole audit (default 10)"
+        "--timeout", type=seconds, default=DEFAULT_TIMEOUT, metavar="SECONDS", help="for the whole audit (default 10)"
     )
     parser.add_argument(
-        "--samples", type=_count, default=1, metavar="N", help="look N times, a second apart, to tell idle from slow"
+        "--samples", type=count, default=1, metavar="N", help="look N times, a second apart, to tell idle from slow"
     )
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A number of seconds, for argparse."""
     value = float(text)
     if not 0 < value <= 3600:
         raise ValueError(text)
     return value
 
 
-_seconds.__name__ = "number of seconds"
+seconds.__name__ = "number of seconds"
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A number of samples, for argparse."""
     value = int(text)
     if not 1 <= value <= 600:
         raise ValueError(text)
     return value
 
 
-_count.__name__ = "number from 1 to 600"
+count.__name__ = "number from 1 to 600"
 
 
 def source_of(args: Namespace) -> Source:
