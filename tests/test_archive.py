@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import random
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -231,3 +232,34 @@ def test_no_tar_is_mistaken() -> None:
     old[148:156] = b" " * 8
     old[148:156] = b"%06o\0 " % sum(old)
     assert is_tar(bytes(old))
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_damaged_archives(form: int) -> None:
+    """Whatever bytes of an archive are changed or cut, it is a tree or it is refused; nothing else is raised."""
+
+    def fill(tar: tarfile.TarFile) -> None:
+        put(tar, "host/sys/" + "long/" * 50 + "name", b"x" * 700)
+        put(tar, f"host/{DEVICE}/vendor", b"0x10de\n")
+        put(tar, "host/sys/bus/link", type=tarfile.SYMTYPE, linkname="x" * 150)
+        put(tar, "host/sys/bus/hard", type=tarfile.LNKTYPE, linkname=f"host/{DEVICE}/vendor")
+
+    whole = make(fill, form)
+    chance = random.Random(11)
+    for _ in range(1500):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 6)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        if chance.random() < 0.3:
+            del data[chance.randrange(len(data)) :]
+        if chance.random() < 0.5:  # a valid checksum lets the damage through
+            for at in range(0, len(data) - 511, 512):
+                block = data[at : at + 512]
+                block[148:156] = b" " * 8
+                if block[257:262] == b"ustar":
+                    data[at + 148 : at + 156] = b"%06o\0 " % sum(block)
+        try:
+            found = read(bytes(data))
+        except Unreadable:
+            continue
+        found.tree.read(f"/{DEVICE}/vendor")
