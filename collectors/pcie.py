@@ -300,6 +300,10 @@ class _Scan:
         return counts
 
     def _registers(self, folder: Dir) -> ConfigSpace | None:
+        # The daemon's directories remember what was made of configuration space while the device is there.
+        memory: dict[str, ConfigSpace] = getattr(folder, "memory", {})
+        if NAME in memory:
+            return memory[NAME]
         refused: list[Refusal] = []
 
         def read(offset: int, size: int) -> bytes | None:
@@ -313,6 +317,8 @@ class _Scan:
         # Without the capability the kernel gives the first 64 bytes and then ends the file.
         if config is None and (not refused or refused[-1].why != NOT_THERE):
             self._config = False
+        if config is not None:
+            memory[NAME] = config
         return config
 
     def _virtual_functions(self, folder: Dir, name: str) -> None:

@@ -1,0 +1,303 @@
+"""The running machine as the daemon reads it: descriptors stay open, and what cannot change is read once.
+
+sysfs makes an attribute's text anew at each pread of offset 0, so a kept descriptor costs a sixth of opening the file.
+What a device is (ids, slot, what its link could do, configuration space) is remembered until the machine changes: a PCI
+function came or went, its uevent reads otherwise (another driver), a kept descriptor answers ENODEV, an event arrived,
+or simply ten minutes have passed. Collectors see no difference.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from collections.abc import Callable
+
+from gpu_topo.source.base import ABSENT, MAX_READ, NOT_THERE, Answer, Names, Refusal, Target, refusal
+from gpu_topo.source.live import _FILE_FLAGS, _PATH_FLAGS, Live, LiveDir
+
+_PAGE = 4096
+_REFRESH_SECONDS = 600.0
+_MOST_DESCRIPTORS = 16384  # each holds a page in the kernel once it was read
+_RESERVE = 256  # descriptors for everything else
+_MEMBERS = "/sys/bus/pci/devices"
+
+# Attributes that stay as they are while their device is there: Documentation/ABI/testing/sysfs-bus-pci,
+# sysfs-class-net and stable/sysfs-class-infiniband. Everything else is read at every scan.
+_STATIC = frozenset(
+    {
+        # PCI functions, slots
+        "vendor", "device", "class", "revision", "subsystem_vendor", "subsystem_device", "config", "vpd",
+        "max_link_speed", "max_link_width", "numa_node", "local_cpulist", "address",
+        # RDMA devices and their ports
+        "node_type", "fw_ver", "board_id", "hca_type", "link_layer",
+        # network and storage
+        "type", "dev_port", "model", "serial", "firmware_rev", "size",
+        # the machine
+        "cpulist", "distance", "sys_vendor", "product_name", "chassis_type", "chassis_vendor",
+    }
+)  # fmt: skip
+_STATIC_PATHS = (
+    "/proc/version",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/1/cgroup",
+    "/proc/xen/",
+    "/proc/device-tree/",
+    "/etc/hostname",
+    "/.dockerenv",
+    "/run/.containerenv",
+    "/run/systemd/container",
+    "/sys/hypervisor/",
+)
+_CHANGING_LINKS = frozenset({"master"})  # of a network interface: bonds are made and unmade without a trace elsewhere
+
+
+def raise_limit() -> int:
+    """Let this process open as many files as it may; the number that it can now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+        except (OSError, ValueError):
+            return soft
+    return soft if soft != resource.RLIM_INFINITY else wanted
+
+
+class Kept(Live):
+    """Live with a memory. Call `begin` before each scan; `forget` when an event says that something changed."""
+
+    def __init__(self, root: str = "/", most: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(root)
+        self.left = most if most is not None else max(0, min(raise_limit() - _RESERVE, _MOST_DESCRIPTORS))
+        self._clock = clock
+        self._dirs: dict[str, KeptDir] = {}
+        self._links: dict[str, Target] = {}
+        self._texts: dict[str, Answer] = {}
+        self._insides: dict[str, str | None] = {}
+        self._members: Names = ()
+        self._read_at = 0.0
+        self._stale = True
+
+    def begin(self) -> None:
+        """A scan begins: what is remembered goes where the machine is no longer the same."""
+        members = super().list(_MEMBERS)
+        if self._stale or members != self._members or self._clock() - self._read_at > _REFRESH_SECONDS:
+            self.close()
+            self._members = members
+            self._read_at = self._clock()
+            self._stale = False
+
+    def forget(self) -> None:
+        """The next scan reads everything anew."""
+        self._stale = True
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for kept in self._dirs.values():
+            kept.release()
+        self._dirs = {}
+        self._links = {}
+        self._texts = {}
+        self._insides = {}
+
+    def dir(self, path: str) -> LiveDir | Refusal:
+        if not path.startswith("/sys/"):
+            return super().dir(path)
+        kept = self._dirs.get(path)
+        if kept is not None and kept.usable():
+            return kept
+        if self.left <= 0:
+            return super().dir(path)
+        fd = self.open_dir(path)
+        if isinstance(fd, Refusal):
+            return fd
+        kept = KeptDir(self, path, fd)
+        self._dirs[path] = kept
+        self.left -= 1
+        return kept
+
+    def _inside(self, path: str) -> str | None:
+        if self.live:
+            return path
+        if path not in self._insides:
+            self._insides[path] = super()._inside(path)
+        return self._insides[path]
+
+    def open_dir(self, path: str) -> int | Refusal:
+        """A descriptor of a directory."""
+        full = self._inside(path)
+        if full is None:
+            return NOT_THERE
+        try:
+            return os.open(full, _PATH_FLAGS)
+        except OSError as error:
+            return refusal(error)
+
+    def read(self, path: str) -> Answer:
+        if not path.startswith(_STATIC_PATHS):
+            return super().read(path)
+        text = self._texts.get(path)
+        if text is None:
+            text = self._texts[path] = super().read(path)
+        return text
+
+    def link(self, path: str) -> Target:
+        if not path.startswith("/sys/"):
+            return super().link(path)
+        target = self._links.get(path)
+        if target is None:
+            target = self._links[path] = super().link(path)
+        return target
+
+
+class KeptDir(LiveDir):
+    """A directory whose files stay open. Closing it does nothing: `release` does."""
+
+    def __init__(self, owner: Kept, path: str, fd: int) -> None:
+        super().__init__(path, fd)
+        self._owner = owner
+        self._files: dict[str, int] = {}
+        self._known: dict[str, Answer] = {}
+        self._links: dict[str, Target] = {}
+        self._words: dict[tuple[str, int, int], Answer] = {}
+        self._event: Answer | None = None
+        self.memory: dict[str, object] = {}  # what a collector made of what cannot change, by the collector's name
+        self._stamp = self._look()
+
+    def _look(self) -> tuple[int, int]:
+        """What shows that a copied tree's folder was changed: a file in it was replaced, added or removed."""
+        if self._owner.live:
+            return 0, 1  # sysfs tells by its attributes instead
+        state = os.fstat(self._fd)
+        return state.st_mtime_ns, state.st_nlink
+
+    def usable(self) -> bool:
+        """Whether it is still the same folder. One that changed is given back, to be opened anew."""
+        if self._fd >= 0 and self._look() == self._stamp:
+            return True
+        self.release()
+        return False
+
+    def close(self) -> None:
+        """Stays open, but for configuration space, which is read once."""
+        self._close_words()
+
+    def release(self) -> None:
+        """Give the descriptors back."""
+        files, self._files = self._files, {}
+        for fd in files.values():
+            os.close(fd)
+        self._owner.left += len(files) + (self._fd >= 0)
+        super().close()
+        self._forget()
+
+    def read(self, name: str) -> Answer:
+        answer = self._known.get(name)
+        if answer is not None:
+            return answer
+        fd = self._files.get(name)
+        if fd is not None:
+            answer = self._again(fd, "/" in name)
+            if answer is None:
+                return self._reopened().read(name)
+        else:
+            answer = self._first(name)
+        if name == "uevent" and answer != self._event:
+            if self._event is not None:
+                self._forget()  # another driver: attributes come and go with it
+            self._event = answer
+        return answer
+
+    def read_at(self, name: str, offset: int, size: int) -> Answer:
+        key = (name, offset, size)
+        answer = self._words.get(key)
+        if answer is None:
+            answer = self._words[key] = super().read_at(name, offset, size)
+        return answer
+
+    def link(self, name: str) -> Target:
+        target = self._links.get(name)
+        if target is None:
+            target = super().link(name)
+            if name.rpartition("/")[2] not in _CHANGING_LINKS:
+                self._links[name] = target
+        return target
+
+    def _again(self, fd: int, deep: bool) -> Answer | None:
+        """The text of a kept file; None where its device is no longer there. deep: in a folder below this one."""
+        try:
+            data = os.pread(fd, _PAGE, 0)
+            if len(data) == _PAGE:
+                return _rest(fd, data)
+            if deep and not self._owner.live and os.fstat(fd).st_nlink == 0:
+                return None  # a copied tree's file was replaced by another one
+            return data
+        except OSError as error:
+            return None if refusal(error).why == ABSENT or error.errno == errno.ENODEV else refusal(error)
+
+    def _first(self, name: str) -> Answer:
+        try:
+            fd = os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+        except OSError as error:
+            answer = refusal(error)
+            if answer.why == ABSENT:
+                self._known[name] = answer
+            return answer
+        try:
+            data = _rest(fd, os.pread(fd, _PAGE, 0))
+        except OSError as error:
+            os.close(fd)
+            return refusal(error)
+        if name.rpartition("/")[2] in _STATIC:
+            os.close(fd)
+            self._known[name] = data
+        elif self._owner.left > 0:
+            self._owner.left -= 1
+            self._files[name] = fd
+        else:
+            os.close(fd)
+        return data
+
+    def _reopened(self) -> LiveDir:
+        """This directory once more, by its path: the device behind it is another one now, or gone."""
+        self.release()
+        fd = self._owner.open_dir(self.path)
+        if isinstance(fd, Refusal):
+            return _Gone(self.path, fd)
+        self._fd = fd
+        self._stamp = self._look()
+        self._owner.left -= 1
+        return self
+
+    def _forget(self) -> None:
+        self._known = {}
+        self._links = {}
+        self._words = {}
+        self._event = None
+        self.memory = {}
+
+
+class _Gone(LiveDir):
+    """A directory that was there a moment ago."""
+
+    def __init__(self, path: str, why: Refusal) -> None:
+        super().__init__(path, -1)
+        self._why = why
+
+    def read(self, name: str) -> Answer:
+        return self._why
+
+
+def _rest(fd: int, data: bytes) -> bytes:
+    """A text that begins with `data`, to its end: longer ones than a page are no attributes but copied files."""
+    if len(data) < _PAGE:
+        return data
+    chunks, size = [data], len(data)
+    while size < MAX_READ and (more := os.pread(fd, MAX_READ - size, size)):
+        chunks.append(more)
+        size += len(more)
+    return b"".join(chunks)
