@@ -71,13 +71,15 @@ def read_tree(stream: IO[bytes]) -> Archive:
                 path = _inside(info.name)
                 if path is None:
                     _count(skipped, "name too long or too deep")
+                elif not path:
+                    continue  # "./", the top of most archives
                 elif info.isdir():
                     folders.append(path)
                 elif info.issym():
                     entries[path] = info.linkname[:MAX_PATH]
                 elif info.islnk():
                     target = _inside(info.linkname)
-                    if target in entries:
+                    if target is not None and target in entries:
                         entries[path] = entries[target]
                     else:
                         _count(skipped, "hard link to nothing")
@@ -133,7 +135,8 @@ def _count(skipped: dict[str, int], reason: str) -> None:
 
 
 def _inside(name: str) -> str | None:
-    """A member's name as an absolute path of the tree, `..` resolved without leaving it; None where it is absurd."""
+    """A member's name as an absolute path of the tree, `..` resolved without leaving it; "" for its top, None where
+    it is absurd."""
     if len(name) > MAX_PATH:
         return None
     parts: list[str] = []
@@ -142,9 +145,7 @@ def _inside(name: str) -> str | None:
             del parts[-1:]
         elif part not in ("", "."):
             parts.append(part)
-    if not parts or len(parts) > MAX_DEPTH:
-        return None
-    return "/" + "/".join(parts)
+    return "".join(f"/{part}" for part in parts) if len(parts) <= MAX_DEPTH else None
 
 
 def _prefix(paths: Iterable[str]) -> str:

@@ -47,13 +47,15 @@ def test_sys_at_any_depth(prefix: str, form: int) -> None:
     """Whatever stands before sys/, and in every tar format, the tree is the machine's."""
 
     def fill(tar: tarfile.TarFile) -> None:
+        put(tar, "./", type=tarfile.DIRTYPE)
         put(tar, f"{prefix}{DEVICE}/vendor", b"0x10de\n")
         put(tar, f"{prefix}proc/version", b"Linux\n")
         put(tar, f"{prefix}sys/bus/pci/devices/0000:00:01.0", type=tarfile.SYMTYPE, linkname=f"../../../../{DEVICE}")
 
     data = make(fill, form)
     assert is_tar(data[:512])
-    tree = read(data).tree
+    tree, skipped = read(data)
+    assert skipped == {}
     assert tree.read("/sys/bus/pci/devices/0000:00:01.0/vendor") == b"0x10de\n"
     assert tree.real("/sys/bus/pci/devices/0000:00:01.0") == f"/{DEVICE}"
     assert tree.read("/proc/version") == b"Linux\n"
