@@ -23,13 +23,6 @@ _SPEEDS = {
     4: "16.0 GT/s PCIe",
     5: "32.0 GT/s PCIe",
 }
-    0: "Unknown",
-    1: "2.5 GT/s PCIe",
-    2: "5.0 GT/s PCIe",
-    3: "8.0 GT/s PCIe",
-    4: "16.0 GT/s PCIe",
-    5: "32.0 GT/s PCIe",
-}
 _PLAIN = {
     "revision": "0xa1",
     "irq": "0",
@@ -56,9 +49,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-_CORRECTABLE = _words(
-    "RxErr BadTLP BadDLLP Rollover Timeout NonFatalErr CorrIntErr HeaderOF"
-)
+_CORRECTABLE = _words("RxErr BadTLP BadDLLP Rollover Timeout NonFatalErr CorrIntErr HeaderOF")
 _UNCORRECTABLE = _words(
     "Undefined DLP SDES TLP FCP CmpltTO CmpltAbrt UnxCmplt RxOF MalfTLP ECRC UnsupReq ACSViol UncorrIntErr BlockedTLP "
     "AtomicOpBlocked TLPBlockedErr PoisonTLPBlocked DMWrReqBlocked IDECheck MisIDETLP PCRC_CHECK TLPXlatBlocked"
