@@ -98,6 +98,8 @@ def switched_links(node: Node, gpu: Gpu) -> tuple[NvLink, ...]:
     Where the driver does not name the other end, a machine whose NVSwitches are seen has nothing else it could be.
     """
     links = active_links(gpu) or ()
+    if not links:
+        return ()
     told = tuple(link for link in links if link.remote_kind == "nvswitch")
     if told or any(link.remote_kind != "unknown" for link in links):
         return told
