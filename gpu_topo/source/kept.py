@@ -196,16 +196,24 @@ class KeptDir(LiveDir):
         self._forget()
 
     def read(self, name: str) -> Answer:
-        answer = self._known.get(name)
-        if answer is not None:
-            return answer
         fd = self._files.get(name)
-        if fd is not None:
-            answer = self._again(fd, "/" in name)
-            if answer is None:
-                return self._reopened().read(name)
-        else:
+        if fd is None:
+            answer = self._known.get(name)
+            if answer is not None:
+                return answer
             answer = self._first(name)
+        else:
+            try:
+                answer = os.pread(fd, _PAGE, 0)
+            except OSError as error:
+                if error.errno in (errno.ENODEV, errno.ENXIO):
+                    return self._reopened().read(name)
+                answer = refusal(error)
+            else:
+                if len(answer) == _PAGE:
+                    answer = _rest(fd, answer)
+                elif not self._owner.live and "/" in name and os.fstat(fd).st_nlink == 0:
+                    return self._reopened().read(name)  # a copied tree's file was replaced by another one
         if name == "uevent" and answer != self._event:
             if self._event is not None:
                 self._forget()  # another driver: attributes come and go with it
@@ -226,18 +234,6 @@ class KeptDir(LiveDir):
             if name.rpartition("/")[2] not in _CHANGING_LINKS:
                 self._links[name] = target
         return target
-
-    def _again(self, fd: int, deep: bool) -> Answer | None:
-        """The text of a kept file; None where its device is no longer there. deep: in a folder below this one."""
-        try:
-            data = os.pread(fd, _PAGE, 0)
-            if len(data) == _PAGE:
-                return _rest(fd, data)
-            if deep and not self._owner.live and os.fstat(fd).st_nlink == 0:
-                return None  # a copied tree's file was replaced by another one
-            return data
-        except OSError as error:
-            return None if refusal(error).why == ABSENT or error.errno == errno.ENODEV else refusal(error)
 
     def _first(self, name: str) -> Answer:
         try:
