@@ -32,7 +32,8 @@ MAX_RESTARTS = 2  # of a worker whose library crashed
 # which takes seconds on a healthy machine: what part of the remaining time they may use.
 _SHARE = {"nvmlInit": 1.0, "nvmlDeviceGetCount": 0.5, "nvmlDeviceGetHandleByIndex": 0.5}
 
-# Where the dynamic linker looks besides its cache and LD_LIBRARY_PATH, and where WSL and NixOS keep their driver.
+# Where the dynamic linker looks besides its cache and LD_LIBRARY_PATH, and where it does not: WSL's and NixOS's driver.
+_UNSEARCHED_DIRS = ("/usr/lib/wsl/lib", "/run/opengl-driver/lib")
 _LIBRARY_DIRS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -41,8 +42,7 @@ _LIBRARY_DIRS = (
     "/usr/local/lib",
     "/lib64",
     "/lib",
-    "/usr/lib/wsl/lib",
-    "/run/opengl-driver/lib",
+    *_UNSEARCHED_DIRS,
 )
 # Any of these exists where the kernel side of the driver is loaded (/dev/dxg: WSL). Without it nvmlInit would try to
 # load the module and create device nodes; an audit leaves the machine as it is.
@@ -216,8 +216,10 @@ def _spawn(library: str, load_only: bool, skip: list[list[object]], lock: socket
     paths = [path for path in sys.path if path] + [os.path.dirname(os.path.abspath(__file__))]
     code = f"import sys; sys.path += {paths!r}; import nvml_worker; nvml_worker.main(sys.argv[1])"
     command = [sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []), "-c", code, setting]
-    folders = [os.environ.get("LD_LIBRARY_PATH", ""), os.path.dirname(library)]
-    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(folder for folder in folders if folder)}
+    environment = dict(os.environ)
+    if os.path.dirname(library) in _UNSEARCHED_DIRS:
+        folders = (environment.get("LD_LIBRARY_PATH", ""), os.path.dirname(library))
+        environment["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if folder)
     try:
         pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions, setsigmask=())
     except BaseException:

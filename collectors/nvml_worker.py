@@ -357,16 +357,23 @@ class Worker:
         self._send(line)
         self.turn += 1
         if self.question is not None:
-            self.inside += 1
-            _thread.start_new_thread(self._ask, (self.turn,))
-        elif not self.inside:
+            try:
+                _thread.start_new_thread(self._ask, (self.turn, self.question))
+                self.inside += 1
+            except RuntimeError as error:  # no more threads for this user or this container
+                self._give_up(f"{error}")
+        if not self.inside and self.question is None:
             self._leave()
 
-    def _ask(self, turn: int) -> None:
+    def _give_up(self, reason: str) -> None:
+        """Ask nothing more; whoever is inside a call ends the process when it returns."""
+        self.question = None
+        self._send(answer_line(Question("worker"), Failed(reason), None, 0.0) + b".\n")
+
+    def _ask(self, turn: int, question: Question | None) -> None:
         """Ask question after question, until none is left or one of mine was overdue."""
         try:
-            while self.question is not None:
-                question = self.question
+            while question is not None:
                 began = time.perf_counter()
                 answer, value = self._call(question)
                 took = time.perf_counter() - began
@@ -374,6 +381,7 @@ class Worker:
                     if turn != self.turn or self.closing:
                         break
                     self._send(self._next(answer_line(question, answer, value, took), answer))
+                    question = self.question
         except BaseException as error:  # a mistake of this file: the parent has to learn of it
             self._send(answer_line(Question("worker"), Failed(f"{type(error).__name__}: {error}"), None, 0.0))
             os._exit(70)
@@ -491,7 +499,10 @@ def serve(worker: Worker, listener: socket.socket | None) -> None:
     while True:
         for fd, _ in poll.poll():
             if fd != CHANNEL and listener is not None:
-                waiting.append(listener.accept()[0])
+                try:
+                    waiting.append(listener.accept()[0])
+                except OSError:
+                    pass  # it did not wait
                 continue
             data = os.read(CHANNEL, 4096)
             if not data:
