@@ -14,7 +14,7 @@ from gpu_topo.collectors.config_space import ConfigSpace, needed
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.pci import Aer, Function, LinkEnd
-from gpu_topo.model.reading import ASLEEP, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.reading import ASLEEP, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.source import ABSENT as NOT_THERE
 from gpu_topo.source import Answer, Dir, Refusal, Source
 
@@ -58,7 +58,7 @@ class _Scan:
         self._exclude = context.exclude
         self._functions: dict[str, Function] = {}
         self._virtual: dict[str, str] = {}  # virtual function -> its physical function
-        self._config = True  # until the first refusal: without root none of it is readable
+        self._config = True  # until it is denied: then none of it is readable
         self.unread: dict[str, int] = {}
 
     def count(self, why: str, what: str) -> None:
@@ -103,7 +103,8 @@ class _Scan:
             return Unknown(NOT_RECORDED, path), None
         steps = target.rstrip("/").split("/")
         above = steps[-2] if len(steps) > 1 else ""
-        host_bridge = next((step for step in steps if step.startswith("pci") and ":" in step), None)
+        # The last one counts: Intel's VMD puts a root bus of its own below a function of another.
+        host_bridge = next((step for step in reversed(steps) if step.startswith("pci") and ":" in step), None)
         if above.startswith("pci") or not _is_address(above):
             return (None if host_bridge == above else Unknown(NOT_RECORDED, path)), host_bridge
         for i in range(len(steps) - 2, 0, -1):
@@ -134,9 +135,10 @@ class _Scan:
         asleep = power in ("suspended", "suspending")
         link = _ASLEEP_LINK if asleep else self._link(folder)
         aer = None if asleep or link is None else self._aer(folder)
-        config = None
-        if link is not None and not asleep and self._config and base in _WORTH_CONFIG:
-            config = self._registers(folder)
+        registers: Reading[ConfigSpace] = None
+        if link is not None and base in _WORTH_CONFIG:
+            registers = _asleep if asleep else self._registers(folder)
+        config = known(registers)
         if not bridge and link is not None and base in (_NETWORK, _STORAGE, _DISPLAY, _ACCELERATOR, _PROCESSING):
             self._virtual_functions(folder, name)
         buses = self._bus_numbers(folder) if bridge and isinstance(parent, Unknown) else (None, None)
@@ -166,7 +168,7 @@ class _Scan:
             port_type=config.port_type if config is not None else None,
             link=_with_target(link, config),
             aer=aer,
-            acs=config.acs if config is not None else Unknown("denied", "config") if bridge and link else None,
+            acs=registers if isinstance(registers, Unknown) and bridge else config.acs if config else None,
             payload_bytes=config.payload_bytes if config is not None else None,
             max_payload_bytes=config.max_payload_bytes if config is not None else None,
             power="suspended" if asleep else None,
@@ -202,7 +204,10 @@ class _Scan:
     def _numa(self, folder: Dir) -> Reading[int]:
         data = folder.read("numa_node")
         if isinstance(data, Refusal):
-            return None if data.why == NOT_THERE else Unknown(data.why, "numa_node")
+            if data.why == NOT_THERE:
+                return None
+            self.count(data.why, "numa_node")
+            return Unknown(data.why, "numa_node")
         try:
             number = int(data)
         except ValueError:
@@ -299,11 +304,13 @@ class _Scan:
                 counts[kind] = int(number)
         return counts
 
-    def _registers(self, folder: Dir) -> ConfigSpace | None:
+    def _registers(self, folder: Dir) -> ConfigSpace | Unknown:
         # The daemon's directories remember what was made of configuration space while the device is there.
         memory: dict[str, ConfigSpace] = getattr(folder, "memory", {})
         if NAME in memory:
             return memory[NAME]
+        if not self._config:
+            return Unknown(DENIED, "config")
         refused: list[Refusal] = []
 
         def read(offset: int, size: int) -> bytes | None:
@@ -314,12 +321,13 @@ class _Scan:
             return data
 
         config = needed(read)
-        # Without the capability the kernel gives the first 64 bytes and then ends the file.
-        if config is None and (not refused or refused[-1].why != NOT_THERE):
-            self._config = False
         if config is not None:
             memory[NAME] = config
-        return config
+            return config
+        if not refused:
+            return Unknown(MALFORMED, "config")
+        self._config = refused[-1].why != DENIED
+        return Unknown(NOT_RECORDED if refused[-1].why == NOT_THERE else refused[-1].why, "config")
 
     def _virtual_functions(self, folder: Dir, name: str) -> None:
         number = 0
