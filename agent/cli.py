@@ -104,7 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except UserError as error:
-        print(f"gpu-topo: {error}" if not str(error).startswith("gpu-topo") else error, file=sys.stderr)
+        if str(error):
+            print(f"gpu-topo: {error}" if not str(error).startswith("gpu-topo") else error, file=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:
         # The reader left (head, a pager): nothing more to say, and nothing to say it to.

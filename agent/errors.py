@@ -9,7 +9,7 @@ UNUSABLE = 3  # could not inspect, or wrong usage: the monitoring plug-ins' UNKN
 
 
 class UserError(Exception):
-    """A message for a person and what to do about it, printed on one line."""
+    """A message for a person and what to do about it, printed on one line; "" where it has been said already."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}; {hint}" if hint else message)

@@ -80,14 +80,17 @@ def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list
     from gpu_topo.collectors.recording import read_inputs
 
     facts: list[Facts] = []
+    told = False
     for entry in read_inputs(names):
         if entry.problem:
             print(f"gpu-topo: {entry.problem}", file=sys.stderr)
+            told = True
         if entry.source is not None:
             facts.extend(scan(entry.source, timeout, policy.exclude))
         facts.extend(entry.facts)
     if not any(_says_something(fact) for fact in facts):
-        raise UserError(f"nothing to inspect: none of {len(names)} inputs holds facts of a machine")
+        # What is wrong with each input has been said; one more line would only repeat it.
+        raise UserError("" if told else f"nothing to inspect: {', '.join(names)} hold no facts of a machine")
     return facts
 
 

@@ -24,6 +24,7 @@ from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import role
 
 AMD = 0x1022
+UNNAMED = "unknown device"
 NVME_CLASS = 0x0108
 MATTERS = frozenset({GPU, ACCELERATOR, NIC, STORAGE, NVSWITCH})
 
@@ -190,7 +191,8 @@ def running(device: Device) -> str:
 
 def called(device: Device) -> str:
     """A device for a sentence: its name and address."""
-    return f"{device.name} at {device.address}" if device.name else device.address
+    named = device.name and device.name != UNNAMED and ":" in device.address
+    return f"{device.name} at {device.address}" if named else device.address
 
 
 def verify_link(device: Device) -> str:

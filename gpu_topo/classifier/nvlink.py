@@ -26,7 +26,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.topology.bonds import bonds, link_gbs
-from gpu_topo.topology.interconnect import CUBE_MESH, interconnect
+from gpu_topo.topology.interconnect import CUBE_MESH, interconnect, on_switches
 
 INACTIVE_CODE = "nvlink-inactive"
 PARTIAL = "nvlink-partial"
@@ -59,6 +59,14 @@ class Count(NamedTuple):
 def is_sxm(gpu: Gpu) -> bool:
     """A GPU that is soldered into an NVLink baseboard: its links are there, bridge or not."""
     return gpu.part is not None and gpu.part.form_factor.upper().startswith("SXM")
+
+
+def soldered(node: Node, gpu: Gpu) -> bool:
+    """Whether a GPU's NVLinks are wired on a board, so that a missing one is a fault and no missing bridge.
+
+    A matrix names no models, but no set of bridges joins three GPUs by more links than a GPU has ends.
+    """
+    return is_sxm(gpu) or (gpu.part is None and on_switches(node))
 
 
 def has_nvlink(gpu: Gpu) -> bool | None:
@@ -151,20 +159,20 @@ def _expected(node: Node, group: Sequence[Count]) -> tuple[int, str]:
 def judge_inactive(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """nvlink-inactive."""
     found = counts(node)
-    switched = any(d.kind == NVSWITCH for d in node.devices.values()) or interconnect(node).shape == "nvswitch"
+    switched = any(d.kind == NVSWITCH for d in node.devices.values()) or on_switches(node)
     yield from _unassessed(node, INACTIVE_CODE)
     for group in _groups(node, found):
         expected, basis = _expected(node, group)
         for count in group:
-            if count.active >= expected or not _is_fault(count, group):
+            if count.active >= expected or not _is_fault(node, count, group):
                 continue
             yield _inactive(node, count, expected, basis, switched)
 
 
-def _is_fault(count: Count, group: Sequence[Count]) -> bool:
+def _is_fault(node: Node, count: Count, group: Sequence[Count]) -> bool:
     """Whether fewer links mean that a link is down. On bridged cards a GPU without any has no bridge, and bridges of
     different kinds are nvlink-partial; but a link that the driver lists as inactive beside active ones is down."""
-    if is_sxm(count.gpu):
+    if soldered(node, count.gpu):
         return True
     if count.active == 0 or not count.by_link:
         return False
@@ -181,13 +189,14 @@ def _inactive(node: Node, count: Count, expected: int, basis: str, switched: boo
         rate = gpu.part.fabric_gbs_per_link
     missing = expected - count.active
     numbers = f" (down: {', '.join(map(str, down))})" if down and len(down) <= expected else ""
-    name = known(gpu.model) or gpu.address
+    model = known(gpu.model)
+    name = f"{model} at {gpu.address}" if model else gpu.address
     attached = switched or (gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower() and is_sxm(gpu))
     return Finding(
         INACTIVE_CODE,
         CRITICAL if attached else WARNING,
         gpu.address,
-        f"{name} at {gpu.address} has {count.active} of {expected} NVLinks up{numbers}",
+        f"{name} has {count.active} of {expected} NVLinks up{numbers}",
         basis,
         _IMPACT,
         _REMEDY,
@@ -218,7 +227,7 @@ def _unassessed(node: Node, code: str) -> Iterator[Unassessed]:
 
 def judge_partial(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """nvlink-partial."""
-    found = [count for count in counts(node) if not is_sxm(count.gpu)]
+    found = [count for count in counts(node) if not soldered(node, count.gpu)]
     for group in _groups(node, found):
         bridged = [count for count in group if count.active]
         if not bridged or len(group) < 2:
@@ -227,7 +236,7 @@ def judge_partial(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
         numbers = sorted({count.active for count in bridged})
         if bare:
             words = f"{len(bridged)} of {len(group)} {_name(group)} are bridged by NVLink, {len(bare)} are not"
-        elif len(numbers) > 1 and not any(_is_fault(count, group) for count in bridged):
+        elif len(numbers) > 1 and not any(_is_fault(node, count, group) for count in bridged):
             words = f"{_name(group)} have unequal numbers of NVLinks: {', '.join(map(str, numbers))}"
         else:
             continue

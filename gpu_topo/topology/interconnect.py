@@ -94,16 +94,28 @@ def _complete(island: tuple[str, ...], found: Bonds) -> bool:
     return all(key(a, b) in found for i, a in enumerate(island) for b in island[i + 1 :])
 
 
+def _needs_switch(island: tuple[str, ...], found: Bonds) -> bool:
+    """Whether the GPUs of an island are joined by switches: as told, or because a mesh would need more links than a
+    GPU has ends (topo -m does not say what is between)."""
+    inside = [bond for (a, b), bond in found.items() if a in island and b in island]
+    if any(bond.switched for bond in inside):
+        return True
+    per_gpu = sum(bond.links or 1 for bond in inside) * 2 / len(island)
+    return bool(inside) and per_gpu > _MOST_LINKS and all(bond.kind.startswith("NV") for bond in inside)
+
+
+def on_switches(node: Node) -> bool:
+    """Whether NVSwitches join GPUs of this node, seen or inferred from the numbers of links."""
+    found = bonds(node)
+    addresses = sorted((gpu.address for gpu in node.gpus), key=sort_key)
+    return any(len(island) > 2 and _needs_switch(island, found) for island in _islands(addresses, found))
+
+
 def _shape(addresses: list[str], islands: tuple[tuple[str, ...], ...], found: Bonds) -> str:
     if len(islands) == 1:
         island = islands[0]
         if _complete(island, found):
-            if any(bond.switched for bond in found.values()):
-                return NVSWITCH_SHAPE
-            counts = [bond.links or 1 for bond in found.values()]
-            # topo -m does not say what is between; more links than a GPU has ends can only be a switch.
-            per_gpu = sum(counts) * 2 / len(island)
-            if per_gpu > _MOST_LINKS and all(bond.kind.startswith("NV") for bond in found.values()):
+            if _needs_switch(island, found):
                 return NVSWITCH_SHAPE
             return PAIRS if len(island) == 2 and len(addresses) == 2 else FULL_MESH
         degrees = sorted(sum(a in pair for pair in found) for a in island)
