@@ -573,14 +573,33 @@ def reference() -> str:
 # --- what the rules need ------------------------------------------------------------------------------------------
 
 
+def baseline_path(config: Config) -> str:
+    """Where the baseline is, "" where none is kept."""
+    if config.baseline_file or not config.state_directory:
+        return config.baseline_file
+    return os.path.join(config.state_directory, "baseline.json")
+
+
+def accept_also(policy: Policy, rows: Sequence[Accepted]) -> Policy:
+    """The policy with what a baseline accepts; what the configuration accepts itself counts more."""
+    return policy._replace(accepted={**_acceptances(rows, policy.now), **policy.accepted})
+
+
+def _acceptances(rows: Sequence[Accepted], today: str) -> dict[tuple[str, str], Acceptance]:
+    return {
+        (row.code, row.subject): Acceptance(row.by, row.reason, row.until)
+        for row in rows
+        if row.until is None or today <= row.until
+    }
+
+
 def policy(config: Config, today: str, baseline: Sequence[Accepted] = ()) -> Policy:
     """What the rules need to know. today: YYYY-MM-DD; acceptances (the baseline's too) end after their last day."""
-    holding = [row for row in (*baseline, *config.accept) if row.until is None or today <= row.until]
     return Policy(
         expect=config.expect,
         roles=config.roles,
         exclude=frozenset(config.exclude),
-        accepted={(row.code, row.subject): Acceptance(row.by, row.reason, row.until) for row in holding},
+        accepted=_acceptances((*baseline, *config.accept), today),
         only=frozenset(config.only),
         skip=frozenset(config.skip),
         correctable_per_hour=config.thresholds_correctable_errors_per_hour,

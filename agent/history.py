@@ -133,17 +133,9 @@ def past_of(
     )
 
 
-def forget_missing(history: History, node: Node) -> History:
-    """The machine as it is now is right (a new baseline was saved): what is not there is not missed."""
-    return history._replace(
-        seen_devices={address: kind for address, kind in history.seen_devices.items() if address in node.devices},
-        was_up=history.up,
-        best_rate_gbps={
-            port_name(port): rate
-            for port in node.ports
-            if port_name(port) in history.up and (rate := known(port.rate_gbps)) is not None
-        },
-    )
+def forget_missing(history: History) -> History:
+    """A new baseline was saved, so the machine is right as it is now: nothing that was there before is missed."""
+    return history._replace(seen_devices=EMPTY, was_up=history.up, best_rate_gbps=EMPTY)
 
 
 def port_flaps(history: History, node: Node) -> dict[tuple[str, int], int]:

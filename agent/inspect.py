@@ -9,11 +9,14 @@ from gpu_topo import __version__
 from gpu_topo.agent.scan import scan
 from gpu_topo.assemble import assemble
 from gpu_topo.classifier import classify, verdict
+from gpu_topo.collectors import LOAD
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
 from gpu_topo.source import Source
+
+SAMPLE_SECONDS = 1.0  # long enough for a P-state to change, short enough to wait for
 
 
 def names(ids: Iterable[tuple[int, int]]) -> Mapping[tuple[int, int], str]:
@@ -30,25 +33,16 @@ def audit(
     timeout: float = 10.0,
     samples: int = 1,
 ) -> Report:
-    """Audit a machine or a copy of one. samples: how often the driver is asked, a second apart, to see load."""
-    begun = time.monotonic()
+    """Audit a machine or a copy of one, each look within `timeout` seconds.
+
+    samples: how often the driver is asked for load and link speed, a second apart, to tell idle from slow.
+    """
     facts = scan(source, timeout, policy.exclude)
-    if samples > 1 and source.live:
-        facts = [*facts, *_more_samples(source, policy, samples - 1, begun + timeout)]
+    if source.live:
+        for _ in range(samples - 1):
+            time.sleep(SAMPLE_SECONDS)
+            facts.extend(scan(source, timeout, policy.exclude, [LOAD]))
     return conclude(facts, policy, past, source.live)
-
-
-def _more_samples(source: Source, policy: Policy, count: int, ends: float) -> list[Facts]:
-    from gpu_topo.collectors import COLLECTORS
-
-    load = [c for c in COLLECTORS if c.name == "nvml"]
-    found: list[Facts] = []
-    for _ in range(count):
-        if time.monotonic() + 1.0 >= ends:
-            break
-        time.sleep(1.0)
-        found.extend(scan(source, ends - time.monotonic(), policy.exclude, load))
-    return found
 
 
 def conclude(

@@ -77,6 +77,7 @@ def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past()) -
 
 def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list[Facts]:
     """The facts of every recording that is understood; the others are named on standard error, one line each."""
+    from gpu_topo.collectors import nvml
     from gpu_topo.collectors.recording import read_inputs
 
     facts: list[Facts] = []
@@ -87,6 +88,7 @@ def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list
             told = True
         if entry.source is not None:
             facts.extend(scan(entry.source, timeout, policy.exclude))
+            facts.extend(nvml.replayed(entry.source))
         facts.extend(entry.facts)
     if not any(_says_something(fact) for fact in facts):
         # What is wrong with each input has been said; one more line would only repeat it.

@@ -18,10 +18,11 @@ class Collector(NamedTuple):
 
     name: str
     module: str
+    function: str = "collect"
 
     def collect(self, source: Source, context: Context) -> Facts:
         """Ask the source. Never raises on what a machine holds."""
-        return cast(Collect, import_module(self.module).collect)(source, context)
+        return cast(Collect, getattr(import_module(self.module), self.function))(source, context)
 
 
 COLLECTORS: tuple[Collector, ...] = (
@@ -33,3 +34,6 @@ COLLECTORS: tuple[Collector, ...] = (
     Collector("block", "gpu_topo.collectors.block"),
     Collector("kfd", "gpu_topo.collectors.kfd"),
 )
+
+# One more look at what changes by the second: P-state, utilisation and link speed.
+LOAD = Collector("nvml", "gpu_topo.collectors.nvml", "collect_load")

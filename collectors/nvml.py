@@ -73,6 +73,11 @@ def collect(source: Source, context: Context, load_only: bool = False) -> Facts:
     return nvml_facts.read(heard, _bound(source), time.monotonic() - began)
 
 
+def collect_load(source: Source, context: Context) -> Facts:
+    """One more sample of load and link speed."""
+    return collect(source, context, load_only=True)
+
+
 def replayed(source: Source) -> list[Facts]:
     """The further samples that a recording holds, oldest first; none for a live machine."""
     recorded = source.ask(NAME)

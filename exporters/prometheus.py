@@ -48,6 +48,7 @@ class Runtime(NamedTuple):
     port_flaps: Mapping[tuple[str, int], int] = EMPTY  # (device, port) -> times it went down since start
     config_reload_ok: bool | None = None
     config_reload_time: float | None = None  # of the last reload that succeeded
+    state_write_ok: bool | None = None  # None where no state is kept
 
 
 NO_RUNTIME = Runtime()
@@ -396,4 +397,7 @@ def _agent(make: _Families, report: Report, runtime: Runtime) -> None:
     make.gauge("config_last_reload_successful", text, {}, None if good_reload is None else float(good_reload))
     text = "Last successful load of the configuration, in seconds since the epoch."
     make.gauge("config_last_reload_success_timestamp_seconds", text, {}, runtime.config_reload_time)
+    text = "1 where what the daemon keeps over a restart could be written; 0: the disk is full or read-only."
+    written = runtime.state_write_ok
+    make.gauge("state_last_write_successful", text, {}, None if written is None else float(written))
     make.info("build", "The version of gpu-topo.", {"version": report.version})

@@ -50,6 +50,7 @@ def test_a_machine_does_not_differ_from_itself() -> None:
 def test_no_baseline_says_nothing() -> None:
     """Where nothing was saved, nothing differs."""
     assert baseline.differences(MACHINE, {}) == ()
+    assert baseline.differences(MACHINE, {"schema": baseline.SCHEMA, "accepted": []}) == ()
 
 
 def test_counts_use_the_names_of_expect() -> None:

@@ -166,7 +166,7 @@ def test_samples_are_bounded() -> None:
 def test_a_new_baseline_makes_the_machine_right() -> None:
     """After a new baseline nothing that is gone is missed any more."""
     looked = observe(History(seen_devices={"0000:99:00.0": "gpu"}, was_up=frozenset({"mlx5_9/1"})), NODE, 1.0)
-    forgotten = history.forget_missing(looked, NODE)
+    forgotten = observe(history.forget_missing(looked), NODE, 2.0)
     assert forgotten.seen_devices == {"0000:17:00.0": "gpu"}
     assert forgotten.was_up == {"mlx5_0/1"}
 

@@ -78,9 +78,7 @@ complete -o default -F _gpu_topo gpu-topo
 def _zsh() -> str:
     words = _words()
     commands = "\n".join(f"    '{name}:{help_}'" for name, (help_, _, _) in words.items())
-    cases = "\n".join(
-        f"    {name}) compadd -- {' '.join(flags)}; _files ;;" for name, (_, flags, _) in words.items()
-    )
+    cases = "\n".join(f"    {name}) compadd -- {' '.join(flags)}; _files ;;" for name, (_, flags, _) in words.items())
     return f"""#compdef gpu-topo
 _gpu_topo() {{
   local -a commands

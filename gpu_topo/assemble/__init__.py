@@ -15,7 +15,7 @@ from gpu_topo.assemble.merge import merge_functions, merge_platform, merge_ports
 from gpu_topo.catalogue import gpu_part_by_name, is_virtual_function
 from gpu_topo.identify import Identity, hypervisor_of_functions, identify
 from gpu_topo.model.address import slot_of, sort_key
-from gpu_topo.model.facts import Facts
+from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.finding import CAUSE_VM
 from gpu_topo.model.gpu import AcceleratorLink, DriverGpu, DriverState
 from gpu_topo.model.host import VIRTUAL_MACHINE, Port
@@ -53,7 +53,7 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
     stated, p2p = _peers(facts, rename)
     return Node(
         platform=platform,
-        sources=tuple(fact.source for fact in facts),
+        sources=_sources(facts),
         devices=devices,
         gpus=_gpus(devices, views, rename, facts),
         accelerator_links=_accelerator_links(facts, rename),
@@ -286,6 +286,16 @@ def _accelerator_links(facts: Sequence[Facts], rename: Mapping[str, str]) -> tup
         for link in fact.accelerator_links:
             a, b = pair_key(rename.get(link.a, link.a), rename.get(link.b, link.b))
             found[(link.kind, a, b)] = link._replace(a=a, b=b)
+    return tuple(found.values())
+
+
+def _sources(facts: Sequence[Facts]) -> tuple[SourceStatus, ...]:
+    """Each source once; of several looks at one, the first that did not go well."""
+    found: dict[str, SourceStatus] = {}
+    for fact in facts:
+        before = found.get(fact.source.name)
+        if before is None or (before.status == OK and fact.source.status != OK):
+            found[fact.source.name] = fact.source
     return tuple(found.values())
 
 

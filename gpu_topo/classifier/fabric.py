@@ -27,7 +27,7 @@ from gpu_topo.model.reading import Unknown, known
 MISSING = "nvswitch-missing"
 NOT_READY = "fabric-not-ready"
 
-_HEALTHY = ("healthy", "not supported", "n/a", "", "success", "full", "false", "no", "none", "0", "[n/a]")
+_FINE = frozenset({"healthy", "not supported", "n/a", "[n/a]", "", "full", "false", "no", "none", "correct", "0"})
 _HOST_BRIDGE = 0x0600
 _NOT_SUPPORTED = ("not supported", "n/a", "[n/a]", "")
 _REMEDY = (
@@ -124,14 +124,19 @@ def _state(
 
 
 def _bad(name: str, word: str) -> bool:
-    """Whether a health field says that something is wrong. The summary is healthy or not, the others are flags;
-    "Not Supported" is no fault."""
-    text = word.strip().lower()
-    if "summary" in name.lower():
-        return text not in (*_HEALTHY,)
-    if "bandwidth" in name.lower():
-        return text in ("degraded", "true", "yes")
-    return text in ("true", "yes", "unhealthy")
+    """Whether a health field says that something is wrong; "Not Supported" is no fault.
+
+    The summary is healthy or not, the bandwidth full or degraded, the wiring right or described, and of the flags only
+    those whose name is a fault: "partition assigned: true" is how it should be.
+    """
+    field, text = name.lower().replace("_", " "), word.strip().lower()
+    if text in _FINE:
+        return False
+    if "summary" in field or "configuration" in field:
+        return True
+    if "bandwidth" in field:
+        return "degraded" in text or text in ("true", "yes")
+    return any(fault in field for fault in ("unhealthy", "recovery", "timeout")) and text in ("true", "yes")
 
 
 def _finding(gpu: Gpu, severity: str, words: str, fabric: Fabric) -> Finding:

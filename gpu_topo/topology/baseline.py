@@ -126,8 +126,8 @@ def differences(node: Node, saved: Mapping[str, Any], exclude: frozenset[str] = 
     exclude: addresses and device names that are not read at all, so that nothing can be said of them. What is not
     known on either side is no difference.
     """
-    if not saved:
-        return ()
+    if not isinstance(saved.get("devices"), list):
+        return ()  # nothing was saved but acceptances
     now = document(node)
     result: list[Difference] = []
     if node.devices:
