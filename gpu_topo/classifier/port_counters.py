@@ -35,6 +35,8 @@ CEILINGS = {
 LINK_DOWNED = "link_downed"
 _LINK_DOWNED_CEILING = 0xFF
 _HOUR = 3600.0
+# The same words for every port, so that a report can put them together.
+_NO_RATE = " were counted since the counters were last reset: a total is no rate, a second look would tell"
 
 
 def per_hour(growth: Growth) -> float:
@@ -47,11 +49,8 @@ def judge_errors(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
     for item in judged(node, policy):
         counters = {name: known(item.port.counters.get(name)) for name in CEILINGS}
         if not past.watching:
-            counted = {name: value for name, value in counters.items() if value}
-            if counted:
-                words = ", ".join(f"{name} {value}" for name, value in counted.items())
-                reason = f"counted since the last reset ({words}): a total is no rate, a second look would tell"
-                yield Unassessed(ERRORS, item.name, reason, CAUSE_NOT_RECORDED)
+            if any(counters.values()):
+                yield Unassessed(ERRORS, item.name, "errors" + _NO_RATE, CAUSE_NOT_RECORDED)
             continue
         yield from _watched(past, policy, item, counters)
 
@@ -94,8 +93,7 @@ def judge_flapping(node: Node, past: Past, policy: Policy) -> Iterator[Conclusio
         counted = past.counters.get((item.name, LINK_DOWNED))
         if not past.watching:
             if downed:
-                reason = f"{LINK_DOWNED} is {downed} since the last reset: a total is no rate, a second look would tell"
-                yield Unassessed(FLAPPING, item.name, reason, CAUSE_NOT_RECORDED)
+                yield Unassessed(FLAPPING, item.name, "losses of the link" + _NO_RATE, CAUSE_NOT_RECORDED)
             continue
         worst = max((g for g in (seen, counted) if g is not None), key=per_hour, default=None)
         if worst is not None and per_hour(worst) > policy.flaps_per_hour:

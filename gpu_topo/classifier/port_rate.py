@@ -16,7 +16,6 @@ from gpu_topo.classifier.ports import (
     by_board,
     judged,
     listed,
-    others,
     show,
     unread,
 )
@@ -63,8 +62,8 @@ class _Expected(NamedTuple):
 def judge_rate(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """port-rate-degraded."""
     ports = judged(node, policy)
-    groups = {item.name: group for group in by_board(ports).values() for item in group}
     rates = {item.name: line_rate(node, item.port) for item in ports}
+    networks = _networks([item for item in ports if item.up and rates[item.name] is not None])
     for item in ports:
         if not item.up:
             continue  # a port that is down prints a placeholder
@@ -72,7 +71,7 @@ def judge_rate(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         if rate is None:
             yield Unassessed(RATE, item.name, *unread(item.port.rate_gbps, "rate of the port"))
             continue
-        expectations = _expectations(past, item, groups.get(item.name, ()), rates)
+        expectations = _expectations(past, item, networks.get(item.name, ()), rates)
         worse = [e for e in expectations if rate < e.gbps * _TOLERANCE]
         if worse:
             yield _degraded(item, rate, worse[0])
@@ -86,13 +85,27 @@ def judge_rate(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             )
 
 
+def _networks(ports: Sequence[Judged]) -> dict[str, Sequence[Judged]]:
+    """For every port with a board id, the ports of equal boards in the same subnet and for the same purpose, itself
+    included. Where a subnet is not known it is taken for the only one that is."""
+    found: dict[str, Sequence[Judged]] = {}
+    for group in by_board(ports).values():
+        subnets = {known(item.port.subnet_prefix) for item in group} - {None}
+        split: dict[tuple[str, str | None], list[Judged]] = {}
+        for item in group:
+            subnet = known(item.port.subnet_prefix) if len(subnets) > 1 else None
+            split.setdefault((item.role, subnet), []).append(item)
+        for members in split.values():
+            found.update({item.name: members for item in members})
+    return found
+
+
 def _expectations(
-    past: Past, item: Judged, group: Sequence[Judged], rates: Mapping[str, float | None]
+    past: Past, item: Judged, network: Sequence[Judged], rates: Mapping[str, float | None]
 ) -> list[_Expected]:
     """What the port should run at, the strongest evidence first."""
     found = []
-    twins = [o for o in others(group, item) if o.up and rates[o.name] is not None and _same_network(o, item)]
-    by_peers = _majority(item, twins, rates)
+    by_peers = _majority(item, network, rates)
     if by_peers is not None:
         found.append(by_peers)
     best = past.best_rate_gbps.get(item.name)
@@ -100,50 +113,45 @@ def _expectations(
         found.append(_Expected(best, BASELINE, f"it ran at {best:g} Gb/s since gpu-topo started"))
     row = baseline_port(past, item.port)
     saved = row.get("rate_gbps") if row is not None and row.get("state") == "ACTIVE" else None
-    if isinstance(saved, (int, float)) and row is not None:
+    if isinstance(saved, (int, float)):
         found.append(_Expected(float(saved), BASELINE, f"it ran at {saved:g} Gb/s when the baseline was saved"))
     psid = known(item.port.board_id)
     grade = catalogue.psid_gbps(psid) if psid else None
-    # A kernel that does not know the card's speed prints its fallback, which says nothing of the link.
-    # A bond's figure is one member's or a share of it.
+    # A kernel that does not know the card's speed prints its fallback, which says nothing of the link. A bond's figure
+    # is one member's or a share of it.
     if grade is not None and rates[item.name] != _FALLBACK and not item.port.bond:
         found.append(_Expected(grade, CATALOGUE, f"a {psid} can do {grade:g} Gb/s"))
     return found
 
 
-def _same_network(a: Judged, b: Judged) -> bool:
-    """The same subnet, as far as it is known, and not known to serve something else."""
-    first, second = known(a.port.subnet_prefix), known(b.port.subnet_prefix)
-    return a.role == b.role and (first is None or second is None or first == second)
-
-
-def _majority(item: Judged, twins: Sequence[Judged], rates: Mapping[str, float | None]) -> _Expected | None:
+def _majority(item: Judged, network: Sequence[Judged], rates: Mapping[str, float | None]) -> _Expected | None:
     """The rate that most equal ports run at, the port itself included.
 
     Of two cards that differ the faster one is right. Two halves that differ are two networks, and so are the two ports
     of one card.
     """
-    counts: Counter[float] = Counter(rate for o in (*twins, item) if (rate := rates[o.name]) is not None)
-    if not twins:
+    if len(network) < 2:
         return None
-    if len(twins) == 1:
-        expected = max(counts)
-        if len(counts) > 1 and twins[0].card == item.card:
+    counts = Counter(rates[member.name] or 0.0 for member in network)
+    if len(network) == 2:
+        if len(counts) == 2 and network[0].card == network[1].card:
             return None
+        expected = max(counts)
     else:
         expected, most = counts.most_common(1)[0]
-        if most * 2 <= sum(counts.values()):
+        if most * 2 <= len(network):
             return None
-    alike = [o for o in twins if rates[o.name] == expected]
-    names = [o.name for o in alike]
-    first = alike[0].port if alike else item.port
+    if rates[item.name] == expected:
+        return _Expected(expected, PEERS, "")  # as it should be: no words needed
+    alike = [member for member in network if rates[member.name] == expected]
+    names = [member.name for member in alike]
     return _Expected(
         expected,
         PEERS,
         f"its twins of the same board run at {expected:g} Gb/s ({listed(names)})",
         tuple(names),
-        known(first.lanes),
-        known(first.speed),
+        known(alike[0].port.lanes),
+        known(alike[0].port.speed),
     )
 
 

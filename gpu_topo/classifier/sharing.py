@@ -14,6 +14,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node, Switch
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import describe_link
+from gpu_topo.topology.lookup import lookup
 
 SHARES = "nic-shares-switch-with-storage"
 
@@ -30,7 +31,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             reason = "in a virtual machine the switch is emulated, what it shares is hidden"
             yield Unassessed(SHARES, switch.id, reason, CAUSE_VM)
             continue
-        gpus = [d for d in node.devices.values() if d.kind in (GPU, ACCELERATOR) and set(d.path) & set(switch.ports)]
+        gpus = [d for d in lookup(node).below(switch.id) if d.kind in (GPU, ACCELERATOR)]
         if gpus:
             yield _inside(node, switch, adapters, drives, gpus)
         else:
@@ -83,9 +84,9 @@ def _who(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequenc
 
 def _short(node: Node, device: Device) -> str:
     """The name that people use: mlx5_0, nvme3, else the address."""
-    port = next((p.device for p in node.ports if known(p.address) == device.address), None)
-    block = next((b.name for b in node.blocks if known(b.address) == device.address), None)
-    return port or block or device.address
+    if device.kind == NIC:
+        return next((port.device for port in lookup(node).ports(device.address)), device.address)
+    return next((block.name for block in node.blocks if known(block.address) == device.address), device.address)
 
 
 def _inside(

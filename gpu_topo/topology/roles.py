@@ -12,6 +12,7 @@ from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, Device, Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.structure import PIX, PXB
+from gpu_topo.topology.lookup import lookup
 
 FABRIC = "fabric"
 STORAGE = "storage"
@@ -53,7 +54,10 @@ def port_name(port: Port) -> str:
 def netdev_of(node: Node, port: Port) -> NetDevice | None:
     """The network interface of a port."""
     name = known(port.netdev)
-    return next((device for device in node.netdevs if device.name == name), None) if name else None
+    if not name:
+        return None
+    near = lookup(node).netdevs(known(port.address) or "")
+    return next((device for device in (*near, *node.netdevs) if device.name == name), None)
 
 
 def line_rate(node: Node, port: Port) -> float | None:
@@ -187,7 +191,7 @@ def _nic(
 ) -> Nic:
     if ports:
         return Nic(device.address, ports[0].device, _strongest(ports, told), tuple(ports), _sum(node, ports))
-    interface = next((n for n in node.netdevs if known(n.address) == device.address), None)
+    interface = next(iter(lookup(node).netdevs(device.address)), None)
     names = (device.address, interface.name if interface else "")
     own = next((overrides[name] for name in names if name in overrides), None)
     speed = known(interface.speed_mbps) if interface else None
@@ -258,6 +262,7 @@ def _by_evidence(node: Node, ports: Sequence[Port]) -> dict[str, str]:
     for port in ports:
         groups.setdefault(_group_of(node, port), []).append(port)
     neighbours = near_gpus(node)
+    routes = frozenset(device.name for device in node.netdevs if device.default_route)
     found: dict[str, str] = {}
     candidates: list[_Evidence] = []
     for members in groups.values():
@@ -267,13 +272,13 @@ def _by_evidence(node: Node, ports: Sequence[Port]) -> dict[str, str]:
         elif _could_be_fabric(node, evidence):
             candidates.append(evidence)
         else:
-            found.update({port_name(port): _away_from_fabric(node, port) for port in members})
+            found.update({port_name(port): _away_from_fabric(node, port, routes) for port in members})
     managers = _switch_managers(node, candidates)
     if managers is not None:
         candidates.remove(managers)
         found.update({port_name(port): NVSWITCH for port in managers.ports})
     if candidates:
-        found.update(_split(node, candidates, neighbours))
+        found.update(_split(node, candidates, neighbours, routes))
     return found
 
 
@@ -293,7 +298,9 @@ def _could_be_fabric(node: Node, evidence: _Evidence) -> bool:
     return most is None or most >= _FABRIC_GBPS
 
 
-def _split(node: Node, candidates: Sequence[_Evidence], neighbours: Mapping[str, frozenset[str]]) -> dict[str, str]:
+def _split(
+    node: Node, candidates: Sequence[_Evidence], neighbours: Mapping[str, frozenset[str]], routes: frozenset[str]
+) -> dict[str, str]:
     """Fabric, storage or management for ports that are fast enough to be the fabric."""
     first = max(candidates, key=lambda e: (len(e.near), e.rate or 0.0, e.infiniband, len(e.ports)))
     found: dict[str, str] = {}
@@ -304,11 +311,11 @@ def _split(node: Node, candidates: Sequence[_Evidence], neighbours: Mapping[str,
         if evidence is first or equal:
             chosen += evidence.ports
         else:
-            found.update({port_name(port): _away_from_fabric(node, port) for port in evidence.ports})
-    routed = [port for port in chosen if _carries_default_route(node, port)]
-    if len(routed) < len(chosen):
-        found.update({port_name(port): MANAGEMENT for port in routed})
-        chosen = [port for port in chosen if port not in routed]
+            found.update({port_name(port): _away_from_fabric(node, port, routes) for port in evidence.ports})
+    others = [port for port in chosen if not _carries_default_route(port, routes)]
+    if others:
+        found.update({port_name(port): MANAGEMENT for port in chosen if _carries_default_route(port, routes)})
+        chosen = others
     found.update(_within_fabric(node, chosen, neighbours))
     return found
 
@@ -335,23 +342,21 @@ def _card(port: Port) -> str:
     return slot_of(address) if address else port.device
 
 
-def _away_from_fabric(node: Node, port: Port) -> str:
+def _away_from_fabric(node: Node, port: Port, routes: frozenset[str]) -> str:
     """The role of a port that is not the fabric's."""
     if known(port.state) is not None and not is_up(port):
         return UNUSED
-    if _carries_default_route(node, port):
+    if _carries_default_route(port, routes):
         return MANAGEMENT
     rate = line_rate(node, port)
     if port.transport == "infiniband":
         return STORAGE
     # Without a routing table nobody knows what else an Ethernet port does.
-    routed = any(device.default_route for device in node.netdevs)
-    return STORAGE if routed and rate is not None and rate >= _FABRIC_GBPS else UNKNOWN
+    return STORAGE if routes and rate is not None and rate >= _FABRIC_GBPS else UNKNOWN
 
 
-def _carries_default_route(node: Node, port: Port) -> bool:
-    names = {known(port.netdev), port.bond} - {None}
-    return any(device.default_route and device.name in names for device in node.netdevs)
+def _carries_default_route(port: Port, routes: frozenset[str]) -> bool:
+    return known(port.netdev) in routes or port.bond in routes
 
 
 def _switch_managers(node: Node, candidates: Sequence[_Evidence]) -> _Evidence | None:
@@ -387,7 +392,7 @@ def near_gpus(node: Node) -> dict[str, frozenset[str]]:
             if len(gpu.path) > 1:
                 below.setdefault(gpu.path[0], set()).add(gpu.address)
         for device in node.devices.values():
-            if device.kind == NIC and len(device.path) > 1 and device.path[0] in below:
+            if device.kind == NIC and len(device.path) > 1 and device.path[0] in below and not _spare(node, device):
                 found.setdefault(device.address, set()).update(below[device.path[0]])
     wanted = {gpu.address for gpu in gpus}
     for (a, b), kind in node.stated_paths.items():
