@@ -373,14 +373,14 @@ def add_flags(parser: argparse._ActionsContainer, names: Collection[str] = tuple
         if key.name not in names:
             continue
         if key.kind is SWITCH:
-            parser.add_argument(
-                key.flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=key.help
-            )
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(key.flag, dest=key.name, action=action, default=argparse.SUPPRESS, help=key.help)
         else:
+            what = key.field.rpartition("_")[2].upper()
+            words = f"{key.help.replace('%', '%%')} (default: {_shown(key, key.default)})"
             parser.add_argument(
-                key.flag, metavar=key.field.rpartition("_")[2].upper(), action="append", default=argparse.SUPPRESS,
-                help=f"{key.help.replace('%', '%%')} (default: {_shown(key, key.default)})",
-            )  # fmt: skip
+                key.flag, dest=key.name, metavar=what, action="append", default=argparse.SUPPRESS, help=words
+            )
 
 
 def flags_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -109,6 +109,13 @@ def test_every_key_is_a_flag(write: Write) -> None:
     assert all(key.flag in parser.format_help() for key in config.KEYS)
 
 
+def test_each_flag_sets_its_own_key() -> None:
+    """Every key, given as a flag with its default spelled out, arrives under its own name."""
+    for key in config.KEYS:
+        given = flags(key.flag if key.kind is config.SWITCH else f"{key.flag}=1")
+        assert list(given) == [key.name]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

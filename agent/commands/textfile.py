@@ -1,0 +1,39 @@
+"""gpu-topo textfile: the metrics of one audit for node_exporter's textfile collector."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+
+from gpu_topo.agent import intake
+from gpu_topo.agent.output import write
+from gpu_topo.agent.policy import policy_of
+
+EPILOG = """examples:
+  gpu-topo textfile --output /var/lib/node_exporter/textfile/gpu-topo.prom     from cron or a timer
+  gpu-topo textfile --output /dev/stdout"""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What textfile takes."""
+    intake.arguments(parser)
+    add = parser.add_argument
+    add("--output", metavar="FILE", required=True, help="written whole or not at all; its name has to end in .prom")
+    add("--only", action="append", metavar="CODE", help="judge by this rule only (may be repeated)")
+    add("--skip", action="append", metavar="CODE", help="leave this rule out (may be repeated)")
+    add("--expect", metavar="gpus=8,nics=8", help="a finding where the machine has fewer")
+    add("--metrics.nvlink-per-link", action="store_true", help="one series for each NVLink instead of sums")
+    add("--config.file", metavar="FILE", help="configuration (default /etc/gpu-topo/gpu-topo.toml, where it exists)")
+    add("--baseline", metavar="FILE", help="judge against this saved baseline too")
+
+
+def run(args: Namespace) -> int:
+    """Audit once and write; findings are in the metrics and not in the exit status."""
+    from gpu_topo.exporters import prometheus
+
+    policy, past = policy_of(args)
+    begun = time.monotonic()
+    report = intake.report_of(args, policy, past)
+    runtime = prometheus.Runtime(last_scan=time.time(), scan_seconds=time.monotonic() - begun)
+    write(prometheus.render(report, False, runtime, getattr(args, "metrics.nvlink_per_link")), args.output)
+    return 0
