@@ -350,6 +350,22 @@ def write(entries: Mapping[str, Entry], root: Path) -> None:
             target.symlink_to(entry)
 
 
+def add_processor(root: Path) -> None:
+    """One processor, for programs that look at nothing without one (hwloc). Existing files stay."""
+    cpu = "sys/devices/system/cpu"
+    topology = f"{cpu}/cpu0/topology"
+    files = {f"{cpu}/{name}": "0\n" for name in ("online", "possible", "present")}
+    files |= {f"{topology}/{name}": "0\n" for name in ("physical_package_id", "core_id")}
+    siblings = ("thread_siblings", "core_siblings", "core_cpus", "package_cpus")
+    files |= {f"{topology}/{name}": "1\n" for name in siblings}
+    files["proc/cpuinfo"] = "processor : 0\n"
+    for name, text in files.items():
+        target = root / name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+
+
 def collect(source: Source, exclude: Iterable[str] = ()) -> Facts:
     """The PCIe collector's answer."""
     return pcie.collect(source, Context(time.monotonic() + 60, frozenset(exclude)))

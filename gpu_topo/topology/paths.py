@@ -132,7 +132,7 @@ class Router:
         return None
 
     def _narrowest(self, a: str, b: str, via: tuple[str, ...]) -> float | None:
-        """The narrowest link on the way, None unless the links of both ends are known."""
+        """The narrowest link on the way, None where one of them is not known: it may be the narrowest."""
         devices = self.node.devices
         if a not in devices or b not in devices:
             return None
@@ -149,10 +149,9 @@ class Router:
             # A link belongs to its lower end; a downstream or root port shows the same link from above.
             if device is None or link is None or (link.port is None and address not in (a, b)):
                 continue
-            if link.gbs is not None and link.trusted:
-                rates.append(link.gbs)
-            elif address in (a, b):
+            if link.gbs is None or not link.trusted:
                 return None
+            rates.append(link.gbs)
         return min(rates) if len(rates) >= 2 else None
 
 
