@@ -66,7 +66,7 @@ def _properties(folder: Dir, path: str, tally: Tally) -> Mapping[str, int]:
     values = {}
     for line in text.splitlines() if isinstance(text, str) else ():
         name, _, value = line.partition(" ")
-        if value.strip().isdecimal():
+        if value.strip().isdecimal() and len(value) < 24:  # 64 bits; more is no number of a driver
             values[name] = int(value)
     return values
 

@@ -53,7 +53,7 @@ def collect(source: Source, context: Context) -> Facts:
     ports: list[Port] = []
     late = False
     with entries:
-        for name in names:
+        for name in sorted(names, key=_natural):
             if too_late(context):
                 late = True
                 break
@@ -61,6 +61,12 @@ def collect(source: Source, context: Context) -> Facts:
                 ports.extend(scan.device(entries, name))
     scan.close()
     return Facts(tally.status(NAME, started, late), ports=tuple(ports), unread=tally.counts)
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """mlx5_2 before mlx5_10."""
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or 0)
 
 
 class _Scan:

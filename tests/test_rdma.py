@@ -376,3 +376,11 @@ def test_a_real_sysfs_error_is_a_reading(tmp_path: Path) -> None:
     (base / "state").write_text("4: ACTIVE\n")
     (port,) = rdma.collect(Live(str(tmp_path)), now()).ports
     assert port.counters["link_downed"] == Unknown(FAILED, "link_downed")
+
+
+def test_devices_come_in_natural_order() -> None:
+    """mlx5_2 before mlx5_10, as people number them."""
+    files: dict[str, Entry] = {}
+    for number in (10, 2, 1):
+        files |= card(f"mlx5_{number}", f"/sys/devices/pci0000:17/0000:17:01.0/0000:{number:02x}:00.0")
+    assert [port.device for port in collect(files).ports] == ["mlx5_1", "mlx5_2", "mlx5_10"]
