@@ -54,7 +54,7 @@ def board(judged: Judged) -> str:
 
 
 def by_board(ports: Sequence[Judged]) -> Mapping[tuple[str, ...], list[Judged]]:
-    """Ports of the same board, link layer and role. Without a board id nobody is anybody's twin: one type of chip is
+    """Ports of the same board and link layer. Without a board id nobody is anybody's twin: one type of chip is
     sold in several grades."""
     groups: dict[tuple[str, ...], list[Judged]] = {}
     for item in ports:
