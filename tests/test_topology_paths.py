@@ -218,19 +218,12 @@ def test_virtual_functions_are_no_endpoints() -> None:
 # --- bridges that are part of a card ---------------------------------------------------------------------------
 
 
-def navi(machine: Machine, above: str, slot_link: tuple[float, int] = (GEN4, 16)) -> str:
-    """An AMD card with its two bridges: the link that counts is the upper bridge's."""
-    up = machine.bridge(above, trees.NAVI_UP, "upstream-port", (GEN4, 16), link=slot_link)
-    down = machine.bridge(up, trees.NAVI_DOWN, "downstream-port", (GEN4, 16))
-    return machine.gpu(down, trees.RX_7900, most=(GEN4, 16))
-
-
 @pytest.mark.parametrize("config", [False, True])
 def test_bridges_inside_cards_are_no_step(config: bool) -> None:
     """Two AMD cards below one switch are one switch apart, whatever bridges the cards have inside."""
     machine = Machine(config=config)
     switch = machine.switch(machine.root_port(machine.host()), trees.PLX8747)
-    a, b = (navi(machine, machine.down(switch)) for _ in range(2))
+    a, b = (trees.navi(machine, machine.down(switch)) for _ in range(2))
     found = path(machine.node(), a, b)
     assert found.kind == "PIX"
     assert found.via == (machine.parts[a].above.above.above.address, switch, machine.parts[b].above.above.above.address)  # type: ignore[union-attr]
@@ -240,7 +233,7 @@ def test_slot_behind_inner_bridges() -> None:
     """The narrow slot two bridges above an AMD GPU is its bottleneck, and the rate of its paths."""
     machine = Machine()
     host = machine.host()
-    narrow, wide = navi(machine, machine.root_port(host), (GEN3, 4)), navi(machine, machine.root_port(host))
+    narrow, wide = trees.navi(machine, machine.root_port(host), (GEN3, 4)), trees.navi(machine, machine.root_port(host))
     node = machine.node()
     assert node.devices[narrow].bottleneck == machine.parts[narrow].above.above.address  # type: ignore[union-attr]
     assert node.devices[wide].bottleneck is None
@@ -349,7 +342,7 @@ def test_lstopo_agrees_on_a_synthetic_node(tmp_path: File) -> None:
         inner = machine.switch(machine.down(switch))
         machine.nic(machine.down(inner))
         machine.nvme(machine.down(inner), link=(GEN4, 2))
-        navi(machine, machine.root_port(host))
+        trees.navi(machine, machine.root_port(host))
         trees.display(machine, host)
     root = machine.write(tmp_path)
     trees.add_processor(root)

@@ -475,6 +475,13 @@ def config_of(part: Part) -> bytes:
     return bytes(space)
 
 
+def navi(machine: Machine, above: str, slot_link: Link = (GEN4, 16)) -> str:
+    """An AMD card with the two bridges that it has inside: the link of the upper one is the slot's."""
+    up = machine.bridge(above, NAVI_UP, UPSTREAM_PORT, (GEN4, 16), link=slot_link)
+    down = machine.bridge(up, NAVI_DOWN, DOWNSTREAM_PORT, (GEN4, 16))
+    return machine.gpu(down, RX_7900, most=(GEN4, 16), class_code=VGA_CLASS)
+
+
 def display(machine: Machine, host: str) -> str:
     """A server's management display below a bridge to conventional PCI, as most boards have it."""
     port = machine.root_port(host, (GEN2, 1))

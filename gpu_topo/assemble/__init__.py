@@ -21,11 +21,11 @@ from gpu_topo.model.gpu import AcceleratorLink, DriverGpu, DriverState
 from gpu_topo.model.host import VIRTUAL_MACHINE, Port
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, Link, LinkSample, Node, Part, Switch
 from gpu_topo.model.pci import Function
-from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
+from gpu_topo.model.reading import MALFORMED, NOT_RECORDED, Unknown, known
 from gpu_topo.topology.buses import place
 from gpu_topo.topology.paths import pair_key
 from gpu_topo.topology.switches import build, chip_of
-from gpu_topo.topology.tree import path_to
+from gpu_topo.topology.tree import parent_of, path_to
 
 NVIDIA = 0x10DE
 Names = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], str]]
@@ -118,11 +118,15 @@ def _add_unseen(
 
 
 def _devices(
-    functions: Mapping[str, Function], identities: Mapping[str, Identity], views: Mapping[str, DriverViews]
+    functions: dict[str, Function], identities: Mapping[str, Identity], views: Mapping[str, DriverViews]
 ) -> tuple[dict[str, Device], dict[str, Switch]]:
     """Every function in its place, and the switch chips."""
     known_paths: dict[str, tuple[str, ...]] = {}
     paths = {address: path_to(functions, address, known_paths) for address in identities}
+    # A path ends below a known bridge only where a damaged recording has loops, or more levels than PCI has buses.
+    for top in {path[0] for path in paths.values()}:
+        if parent_of(functions[top]) in functions:
+            functions[top] = functions[top]._replace(parent=Unknown(MALFORMED, "the bridges above form a loop"))
     links: dict[str, Link | None] = {}
     parts: dict[str, Part | None] = {}
     for address, identity in identities.items():

@@ -9,12 +9,14 @@ from gpu_topo.model.node import BRIDGE, Device, Part, Switch
 from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, Function
 from gpu_topo.topology.tree import parent_of, port_type
 
+_Marks = tuple[tuple[int, int], ...]
+
 # Chips that enumerate their own inner bridges: a virtual switch below a virtual switch of one piece of silicon.
-# (vendor, device) -> the subsystem device ids of such inner ports as (value, mask).
+# (vendor, device) -> the subsystem device ids of outer and of inner ports as (value, mask); the vendor is Broadcom's.
 # Source: NVIDIA/nccl src/graph/topo.cc, ncclTopoFlattenBcmSwitches (PEX880xx and PEX890xx).
-_TWO_LEVEL: Mapping[tuple[int, int], tuple[tuple[int, int], ...]] = {
-    (0x1000, 0xC010): ((0xA000, 0xFF00),),
-    (0x1000, 0xC030): ((0x1000, 0xFF00), (0x0100, 0xFF00)),
+_TWO_LEVEL: Mapping[tuple[int, int], tuple[_Marks, _Marks]] = {
+    (0x1000, 0xC010): (((0xA000, 0xF000),), ((0xA000, 0xF000),)),
+    (0x1000, 0xC030): (((0x0000, 0xF000),), ((0x1000, 0xF000), (0x0100, 0xFF00))),
 }
 
 
@@ -79,12 +81,16 @@ def _inner(port: Function, above: Function) -> bool:
     if not _same_id(port, above):
         return False
     marks = _TWO_LEVEL.get((port.vendor_id or 0, port.device_id or 0))
-    if marks is None:
+    return marks is not None and _bears(above, marks[0]) and _bears(port, marks[1])
+
+
+def _bears(port: Function, marks: _Marks) -> bool:
+    """Whether a port's subsystem is one of these; where it is not recorded the family's habit decides."""
+    if not port.subsystem_device_id:
+        return True
+    if port.subsystem_vendor_id not in (None, 0x1000):
         return False
-    subsystem = port.subsystem_device_id
-    if not subsystem:
-        return True  # not recorded: the family builds its virtual switches that way
-    return any(subsystem & mask == value for value, mask in marks)
+    return any(port.subsystem_device_id & mask == value for value, mask in marks)
 
 
 def build(devices: Mapping[str, Device], chips: Mapping[str, str]) -> dict[str, Switch]:

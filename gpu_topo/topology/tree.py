@@ -48,13 +48,13 @@ def root_bus(functions: Mapping[str, Function], path: tuple[str, ...]) -> str | 
     return top.host_bridge or "pci" + top.address.rsplit(":", 1)[0]
 
 
-def port_type(functions: Mapping[str, Function], function: Function) -> str | None:
+def port_type(functions: Mapping[str, Function], function: Function, depth: int = 0) -> str | None:
     """What kind of port a bridge is: as its capability says, else by its place above or below other ports.
 
     Without root the capability is often not readable, and then structure tells: a bridge with a link on a root bus is
     a root port, below a root or downstream port it is an upstream port, below an upstream port a downstream port.
     """
-    if not function.bridge:
+    if not function.bridge or depth > MAX_DEPTH:
         return None
     told = function.port_type
     if isinstance(told, str):
@@ -64,7 +64,7 @@ def port_type(functions: Mapping[str, Function], function: Function) -> str | No
     parent = functions.get(parent_of(function) or "")
     if parent is None:
         return None
-    above = port_type(functions, parent)
+    above = port_type(functions, parent, depth + 1)
     if above in (ROOT_PORT, DOWNSTREAM_PORT):
         return UPSTREAM_PORT if function.link is not None or told is not None else PCIE_TO_PCI
     if above == UPSTREAM_PORT:
