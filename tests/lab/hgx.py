@@ -58,9 +58,7 @@ class Hgx:
         switch = machine.switch(machine.root_port(host, (trees.GEN4, 4)), most=(trees.GEN4, 4), link=(trees.GEN4, 4))
         for _ in range(4):
             port = machine.down(switch, most=(trees.GEN4, 2))
-            machine.function(
-                port, trees.NVSWITCH, trees.NVSWITCH_CLASS, most=(trees.GEN4, 2), driver="nvidia-nvswitch"
-            )
+            machine.function(port, trees.NVSWITCH, trees.NVSWITCH_CLASS, most=(trees.GEN4, 2), driver="nvidia-nvswitch")
 
     def _rdma(self, number: int, address: str) -> None:
         """An InfiniBand device of one NDR port, as mlx5 shows it."""
