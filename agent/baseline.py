@@ -53,7 +53,7 @@ def load_saved(path: str, must: bool = False) -> Saved:
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if must:
             raise BaselineError(f"{path}: no such file; `gpu-topo baseline save` makes one") from None
         return Saved(path=path)

@@ -26,6 +26,7 @@ from gpu_topo.agent.loop import Loop
 from gpu_topo.agent.notify import Notify, watchdog_seconds
 from gpu_topo.agent.site import Scanned, Site
 from gpu_topo.agent.state import State, StateFile
+from gpu_topo.agent.thrift import Thrift
 from gpu_topo.agent.udev import Events
 from gpu_topo.agent.watch import Memory, Seen, Settings, boot_clock, guarded, look
 from gpu_topo.agent.web_config import Watched
@@ -56,6 +57,7 @@ class Daemon:
 
     def __init__(self, load: Callable[[], Config], log: Log | None = None, notify: Notify | None = None) -> None:
         """Raises ConfigError, ListenError or BaselineError: it starts whole or not at all."""
+        self._thrift = Thrift()
         self._load = load
         self.config = load()
         self.log = log or Log(self.config.log_level)
@@ -195,6 +197,7 @@ class Daemon:
                 self.notify("READY=1")
                 gc.collect()
                 gc.freeze()  # what is loaded by now stays
+                self._thrift.give_back()
             self.notify("WATCHDOG=1", f"STATUS={done.scanned.summary}")
         if self._again:
             self._plan(max(now + self.config.scan_settle, self._begun + _EVENT_GAP))

@@ -14,7 +14,7 @@ import resource
 import time
 from collections.abc import Callable
 
-from gpu_topo.source.base import ABSENT, MAX_READ, NOT_THERE, Answer, Names, Refusal, Target, refusal
+from gpu_topo.source.base import ABSENT, MAX_READ, Answer, Names, Refusal, Target, refusal
 from gpu_topo.source.live import _FILE_FLAGS, _PATH_FLAGS, Live, LiveDir
 
 _PAGE = 4096
@@ -77,7 +77,6 @@ class Kept(Live):
         self._dirs: dict[str, KeptDir] = {}
         self._links: dict[str, Target] = {}
         self._texts: dict[str, Answer] = {}
-        self._insides: dict[str, str | None] = {}
         self._members: Names = ()
         self._read_at = 0.0
         self._stale = True
@@ -102,7 +101,6 @@ class Kept(Live):
         self._dirs = {}
         self._links = {}
         self._texts = {}
-        self._insides = {}
 
     def dir(self, path: str) -> LiveDir | Refusal:
         if not path.startswith("/sys/"):
@@ -120,22 +118,21 @@ class Kept(Live):
         self.left -= 1
         return kept
 
-    def _inside(self, path: str) -> str | None:
-        if self.live:
-            return path
-        if path not in self._insides:
-            self._insides[path] = super()._inside(path)
-        return self._insides[path]
-
     def open_dir(self, path: str) -> int | Refusal:
         """A descriptor of a directory."""
-        full = self._inside(path)
-        if full is None:
-            return NOT_THERE
+        return self._open(path, _PATH_FLAGS)
+
+    def real(self, path: str) -> Target:
         try:
-            return os.open(full, _PATH_FLAGS)
+            return super().real(path)
         except OSError as error:
-            return refusal(error)
+            return refusal(error)  # a link went away while it was followed
+
+    def _inside(self, path: str) -> str | None:
+        try:
+            return super()._inside(path)
+        except OSError:
+            return None
 
     def read(self, path: str) -> Answer:
         if not path.startswith(_STATIC_PATHS):
