@@ -92,7 +92,7 @@ def _finding(item: Group, short: dict[str, str], report: Report) -> dict[str, An
     first = item.first
     several = len(item.findings) > 1
     device = report.node.devices.get(first.subject)
-    title = subject_name(first.subject, short) + (f", {device.name}" if device else "")
+    title = subject_name(first.subject, short) + (f", {device.name}" if device and device.name else "")
     if several:
         title = compact(short_subject(f.subject, short) for f in item.findings)
     return {

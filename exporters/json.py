@@ -156,7 +156,7 @@ def _device(device: Device) -> Row:
     return {
         "address": device.address,
         "kind": device.kind,
-        "name": device.name,
+        "name": device.name or None,
         "vendor_id": _hex(function.vendor_id),
         "device_id": _hex(function.device_id),
         "driver": known(function.driver),

@@ -135,7 +135,7 @@ def _json(table: Table) -> str:
             "name": place.name,
             "address": place.address,
             "kind": place.kind,
-            "model": place.model,
+            "model": place.model or None,
             "numa_node": place.numa_node,
             "cpus": place.cpus,
         }

@@ -227,7 +227,7 @@ class _Page:
         """GPU3 (0000:34:00.0), and what it is."""
         device = self.report.node.devices.get(finding.subject)
         name = subject_name(finding.subject, self.names)
-        return f"{name}, {device.name}" if device else name
+        return f"{name}, {device.name}" if device and device.name else name
 
     def short(self, subject: str) -> str:
         """GPU3, mlx5_0/1, GPU0~GPU1."""

@@ -147,5 +147,6 @@ def _describe(device: Device, short: Mapping[str, str]) -> str:
     numa = known(device.function.numa_node)
     if len(device.path) <= 1 and numa is not None:
         parts.append(f"NUMA node {numa}")
-    parts.append(device.name)
+    if device.name:
+        parts.append(device.name)
     return clean(", ".join(parts))

@@ -115,7 +115,7 @@ def _core(
         kind,
         part,
         "" if _NUMBER.search(spelled) else spelled,
-        _last_name(kind, vendor, device, part) or spelled or "unknown device",
+        _last_name(kind, vendor, device, part) or spelled,
         part is not None and part.form_factor == "integrated",
         unsure,
     )

@@ -19,7 +19,7 @@ from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.finding import CAUSE_VM
 from gpu_topo.model.gpu import AcceleratorLink, DriverGpu, DriverState
 from gpu_topo.model.host import VIRTUAL_MACHINE, Port
-from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, Link, LinkSample, Node, Part, Switch
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Gpu, Link, LinkSample, Node, Part, Switch
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import MALFORMED, NOT_RECORDED, Unknown, known
 from gpu_topo.topology.buses import place
@@ -43,6 +43,7 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
     views, gpu_names = by_address(facts, nvidia)
     _add_unseen(functions, identities, views)
     ports = merge_ports(facts)
+    _add_named_nics(facts, functions, identities, ports)
     devices, switches = _devices(functions, identities, views)
     platform = merge_platform(
         facts,
@@ -115,6 +116,23 @@ def _add_unseen(
             kind = identity.kind if identity.kind in (GPU, ACCELERATOR) else GPU
             name = model or identity.name if address not in identities else identity.name
             identities[address] = Identity(kind, name, part, identity.integrated)
+
+
+def _add_named_nics(
+    facts: Sequence[Facts],
+    functions: dict[str, Function],
+    identities: dict[str, Identity],
+    ports: Sequence[Port],
+) -> None:
+    """NICs that only a matrix knows, by the names that it uses; where PCI lists NICs, these are among them."""
+    if any(identity.kind == NIC for identity in identities.values()):
+        return
+    placed = {port.device for port in ports if known(port.address) is not None}
+    names = {name for fact in facts for peer in fact.peers for name in (peer.a, peer.b)}
+    for name in sorted(names - placed, key=sort_key):
+        if ":" not in name and not name.startswith("GPU"):
+            functions[name] = Function(name)
+            identities[name] = Identity(NIC, "", None, False)
 
 
 def _devices(

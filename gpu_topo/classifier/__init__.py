@@ -111,8 +111,9 @@ def verdict(node: Node, findings: Sequence[Finding], unassessed: Sequence[Unasse
     for device in accelerators:
         if device.link is not None and any((code, device.address) not in open_questions for code in _ABOUT_LINKS):
             return "ok"
+    bonded = {name for pair, kind in node.stated_paths.items() if kind.startswith("NV") for name in pair}
     for gpu in node.gpus:
-        asked = known(gpu.nvlinks) is not None or bool(node.accelerator_links)
+        asked = known(gpu.nvlinks) is not None or gpu.address in bonded or bool(node.accelerator_links)
         if asked and not any((code, s) in open_questions for code in _ABOUT_BONDS for s in (gpu.address, "node")):
             return "ok"
     return "unknown"

@@ -44,6 +44,9 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if node.platform.kind == VIRTUAL_MACHINE:
         yield Unassessed(ACS, "node", "in a virtual machine the host's access control is hidden", CAUSE_VM)
         return
+    if not any(device.kind == BRIDGE for device in node.devices.values()):
+        yield Unassessed(ACS, "node", "the bridges between peers are not recorded", CAUSE_NOT_RECORDED)
+        return
     if not _is_x86(node):
         yield Unassessed(ACS, "node", "only judged on x86: other platforms may need the redirect bits", CAUSE_BY_DESIGN)
         return

@@ -24,7 +24,6 @@ from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import role
 
 AMD = 0x1022
-UNNAMED = "unknown device"
 NVME_CLASS = 0x0108
 MATTERS = frozenset({GPU, ACCELERATOR, NIC, STORAGE, NVSWITCH})
 
@@ -191,8 +190,7 @@ def running(device: Device) -> str:
 
 def called(device: Device) -> str:
     """A device for a sentence: its name and address."""
-    named = device.name and device.name != UNNAMED and ":" in device.address
-    return f"{device.name} at {device.address}" if named else device.address
+    return f"{device.name} at {device.address}" if device.name and ":" in device.address else device.address
 
 
 def verify_link(device: Device) -> str:

@@ -12,14 +12,17 @@ _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PATH_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 # O_NONBLOCK so that a FIFO in a copied tree cannot stop the audit.
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_PAGE = 4096
+_CHUNK = 1 << 16
 
 
 class LiveDir:
-    """A directory by descriptor."""
+    """A directory by descriptor. copied: it is no kernel's, so that a file costs by the call and not by its size."""
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, fd: int, copied: bool = False) -> None:
         self.path = path
         self._fd = fd
+        self.copied = copied
         self._word_name = ""
         self._word_fd = -1
 
@@ -29,12 +32,12 @@ class LiveDir:
         except OSError as error:
             return refusal(error)
         try:
-            data = os.read(fd, 4096)
+            data = os.read(fd, _PAGE)
             # sysfs answers in one page; anything longer (transcripts, mountinfo, copied files) is read to its end.
-            if len(data) == 4096:
+            if len(data) == _PAGE:
                 chunks = [data]
                 size = len(data)
-                while size < MAX_READ and (more := os.read(fd, MAX_READ - size)):
+                while size < MAX_READ and (more := os.read(fd, min(_CHUNK, MAX_READ - size))):
                     chunks.append(more)
                     size += len(more)
                 data = b"".join(chunks)
@@ -130,7 +133,7 @@ class Live:
 
     def dir(self, path: str) -> LiveDir | Refusal:
         fd = self._open(path, _PATH_FLAGS)
-        return fd if isinstance(fd, Refusal) else LiveDir(path, fd)
+        return fd if isinstance(fd, Refusal) else LiveDir(path, fd, copied=not self.live)
 
     def read(self, path: str) -> Answer:
         parent, _, name = path.rpartition("/")

@@ -41,6 +41,7 @@ class Router:
         self._functions = {address: device.function for address, device in node.devices.items()}
         self._bonds: Bonds = bonds(node)
         self._lanes: dict[str, tuple[str, ...]] = {}
+        self._slots: dict[str, int] | None = None  # device without function -> NUMA node
 
     def path(self, a: str, b: str) -> Path:
         """The path between two addresses (or names that a recording uses instead)."""
@@ -123,13 +124,25 @@ class Router:
         return count == 1
 
     def _numa(self, device: Device) -> int | None:
-        """The NUMA node of a device, else of the nearest bridge above that knows it."""
+        """The NUMA node of a device, else of another function of the same device, else of the nearest bridge above
+        that knows it."""
         for address in reversed(device.path):
             step = self.node.devices.get(address)
             number = known(step.function.numa_node) if step is not None else None
+            if number is None and address == device.address:
+                number = self._numa_of_slot(slot_of(address))
             if number is not None:
                 return number
         return None
+
+    def _numa_of_slot(self, slot: str) -> int | None:
+        if self._slots is None:
+            self._slots = {}
+            for address, device in self.node.devices.items():
+                number = known(device.function.numa_node)
+                if number is not None:
+                    self._slots.setdefault(slot_of(address), number)
+        return self._slots.get(slot)
 
     def _narrowest(self, a: str, b: str, via: tuple[str, ...]) -> float | None:
         """The narrowest link on the way, None where one of them is not known: it may be the narrowest."""
