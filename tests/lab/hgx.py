@@ -138,7 +138,9 @@ class Hgx:
 
     @staticmethod
     def _put(path: Path, text: str) -> None:
+        """As an attribute of /sys changes: the same file has another content, also for who has it open."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}")
-        fresh.write_text(text + "\n")
-        fresh.replace(path)  # no reader sees half of it
+        content = f"{text}\n".encode()
+        with open(path, "r+b" if path.exists() else "xb", buffering=0) as file:
+            file.write(content)
+            file.truncate(len(content))
