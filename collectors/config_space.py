@@ -171,10 +171,7 @@ def decode(data: bytes, why: str = NOT_RECORDED) -> ConfigSpace:
     """Configuration space of 64, 256 or 4096 bytes, or cut off anywhere. why: the reason that what is beyond the end
     is Unknown for."""
 
-    def word(offset: int) -> int | None:
-        end = offset + 4
-        return int.from_bytes(data[offset:end], "little") if end <= len(data) else None
-
+    word = _words_of(data)
     if len(data) < HEADER_SIZE:
         missing = Unknown(why, "configuration space")
         return ConfigSpace(
@@ -280,7 +277,8 @@ def _express(space: ConfigSpace, word: Word, offset: int | None, beyond: Unknown
     if offset is None:
         link = None if beyond is None else LinkEnd(beyond, beyond, beyond, beyond, beyond)
         return space._replace(port_type=beyond, link=link, payload_bytes=beyond, max_payload_bytes=beyond)
-    space = _port(space, word, offset)
+    port_type, payload_bytes, max_payload_bytes = _port(word, offset)
+    space = space._replace(port_type=port_type, payload_bytes=payload_bytes, max_payload_bytes=max_payload_bytes)
     flags = word(offset) or 0
     if space.port_type not in _NO_LINK:
         able, now = word(offset + LNKCAP), word(offset + LNKSTA)
@@ -302,14 +300,14 @@ def _express(space: ConfigSpace, word: Word, offset: int | None, beyond: Unknown
     return space
 
 
-def _port(space: ConfigSpace, word: Word, offset: int) -> ConfigSpace:
-    """Port type and payload sizes."""
+def _port(word: Word, offset: int) -> tuple[Reading[str], Reading[int], Reading[int]]:
+    """Port type, the payload size in use and the largest."""
     kind = ((word(offset) or 0) >> 20) & 0xF
     devcap, devctl = word(offset + DEVCAP), word(offset + DEVCTL)
-    return space._replace(
-        port_type=pci.PORT_TYPES.get(kind) or Unknown(MALFORMED, f"PCI Express port type {kind}"),
-        max_payload_bytes=_missing("DevCap") if devcap is None else payload(devcap & 7, "DevCap: MaxPayload"),
-        payload_bytes=_missing("DevCtl") if devctl is None else payload((devctl >> 5) & 7, "DevCtl: MaxPayload"),
+    return (
+        pci.PORT_TYPES.get(kind) or Unknown(MALFORMED, f"PCI Express port type {kind}"),
+        _missing("DevCtl") if devctl is None else payload((devctl >> 5) & 7, "DevCtl: MaxPayload"),
+        _missing("DevCap") if devcap is None else payload(devcap & 7, "DevCap: MaxPayload"),
     )
 
 
@@ -385,29 +383,66 @@ def _sriov(word: Word, offset: int | None) -> Sriov | None:
 
 
 def needed(read: Callable[[int, int], bytes | None]) -> ConfigSpace | None:
-    """Port type, payload, target speed and ACS of a live function by single double words, since each costs.
+    """Port type, payload, target speed and a bridge's ACS of a live function by single double words, since each costs.
 
     read(offset, size) gives bytes (fewer past the 64 that the kernel shows to non-root) or None on failure. The result
     is None where even the header fails. Link values are left out: sysfs has them for less.
     """
+    words: dict[int, int | None] = {}
 
     def word(offset: int) -> int | None:
-        data = read(offset, 4)
-        return int.from_bytes(data, "little") if data is not None and len(data) == 4 else None
+        if offset not in words:
+            data = read(offset, 4)
+            words[offset] = int.from_bytes(data, "little") if data is not None and len(data) == 4 else None
+        return words[offset]
 
+    return _needed(word)
+
+
+def needed_of(data: bytes) -> ConfigSpace | None:
+    """The same of bytes that are there already."""
+    return _needed(_words_of(data))
+
+
+def _words_of(data: bytes) -> Word:
+    size, number = len(data), int.from_bytes
+
+    def word(offset: int) -> int | None:
+        return number(data[offset : offset + 4], "little") if offset + 4 <= size else None
+
+    return word
+
+
+def _needed(word: Word) -> ConfigSpace | None:
     header = word(HEADER_TYPE)
     if header is None:
         return None
     if header == _ALL_ONES:
         return dead()
-    space = ConfigSpace(answers=True, header_type=(header >> 16) & 0x7F)
-    chain, cut = _chain(word, space.header_type, EXPRESS)
+    header_type = (header >> 16) & 0x7F
+    chain, cut = _chain(word, header_type, EXPRESS)
     offset = chain.get(EXPRESS)
     if offset is None:
         hidden = Unknown(DENIED, "config beyond 64 bytes") if cut else None
-        return space._replace(port_type=hidden, payload_bytes=hidden, max_payload_bytes=hidden, acs=hidden)
-    space = _port(space, word, offset)
-    if space.port_type not in _NO_LINK:
-        space = space._replace(link=LinkEnd(target_speed_gts=_target(word, offset, word(offset) or 0)))
-    acs = next((at for capability, at in _extended_chain(word) if capability == EXT_ACS), None)
-    return space._replace(acs=_acs(word, acs))
+        return ConfigSpace(
+            answers=True,
+            header_type=header_type,
+            port_type=hidden,
+            payload_bytes=hidden,
+            max_payload_bytes=hidden,
+            acs=hidden,
+        )
+    port_type, payload_bytes, max_payload_bytes = _port(word, offset)
+    has_link = port_type not in _NO_LINK
+    # Extended capabilities lie one behind the other: the walk to ACS is the longest part, and only bridges redirect.
+    bridge = header_type == 1
+    acs = next((at for kind, at in _extended_chain(word) if kind == EXT_ACS), None) if bridge else None
+    return ConfigSpace(
+        answers=True,
+        header_type=header_type,
+        port_type=port_type,
+        link=LinkEnd(target_speed_gts=_target(word, offset, word(offset) or 0)) if has_link else None,
+        payload_bytes=payload_bytes,
+        max_payload_bytes=max_payload_bytes,
+        acs=_acs(word, acs),
+    )

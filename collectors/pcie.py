@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 
-from gpu_topo.collectors.config_space import ConfigSpace, needed
+from gpu_topo.collectors.config_space import ConfigSpace, needed, needed_of
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.pci import Aer, Function, LinkEnd
 from gpu_topo.model.reading import ASLEEP, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.source import ABSENT as NOT_THERE
-from gpu_topo.source import Answer, Dir, Refusal, Source
+from gpu_topo.source import Answer, Dir, LiveDir, Refusal, Source, Target
 
 NAME = "pcie"
 DEVICES = "/sys/bus/pci/devices"
@@ -28,6 +29,7 @@ _WORTH_CONFIG = frozenset({_NETWORK, _DISPLAY, _BRIDGE, _PROCESSING, _ACCELERATO
 BUS_NUMBERS = 0x18  # configuration space: primary, secondary and subordinate bus number of a bridge
 _NO_LANES = 63  # what a function that no longer answers shows: all bits set
 _MOST_LANES = 32
+_CONFIG_BYTES = 4096
 
 
 def collect(source: Source, context: Context) -> Facts:
@@ -58,6 +60,7 @@ class _Scan:
         self._exclude = context.exclude
         self._functions: dict[str, Function] = {}
         self._virtual: dict[str, str] = {}  # virtual function -> its physical function
+        self._places: dict[str, tuple[Reading[str], str | None]] = {}  # folder -> the bridge above, the host bridge
         self._config = True  # until it is denied: then none of it is readable
         self.unread: dict[str, int] = {}
 
@@ -101,13 +104,19 @@ class _Scan:
         if isinstance(target, Refusal):
             # Copies that lost their symbolic links are flat folders: nothing is known of what is above.
             return Unknown(NOT_RECORDED, path), None
-        steps = target.rstrip("/").split("/")
-        above = steps[-2] if len(steps) > 1 else ""
+        folder = target.rstrip("/").rpartition("/")[0]
+        if folder not in self._places:
+            self._places[folder] = self._place(folder)
+        return self._places[folder]
+
+    def _place(self, folder: str) -> tuple[Reading[str], str | None]:
+        steps = folder.split("/")
+        above = steps[-1]
         # The last one counts: Intel's VMD puts a root bus of its own below a function of another.
         host_bridge = next((step for step in reversed(steps) if step.startswith("pci") and ":" in step), None)
         if above.startswith("pci") or not _is_address(above):
-            return (None if host_bridge == above else Unknown(NOT_RECORDED, path)), host_bridge
-        for i in range(len(steps) - 2, 0, -1):
+            return (None if host_bridge == above else Unknown(NOT_RECORDED, folder)), host_bridge
+        for i in range(len(steps) - 1, 0, -1):
             # A bridge that the tree names but does not hold still has its place above the others.
             if not _is_address(steps[i]) or steps[i] in self._functions:
                 break
@@ -131,9 +140,8 @@ class _Scan:
             driver = self._driver(folder)
         base = (class_code or 0) >> 16
         bridge = base == _BRIDGE and ((class_code or 0) >> 8) & 0xFF in (0x04, 0x09)
-        power = _text(folder.read("power/runtime_status"))
+        power, link = self._power_and_link(folder, base)
         asleep = power in ("suspended", "suspending")
-        link = _ASLEEP_LINK if asleep else self._link(folder)
         aer = None if asleep or link is None else self._aer(folder)
         registers: Reading[ConfigSpace] = None
         if link is not None and base in _WORTH_CONFIG:
@@ -215,24 +223,25 @@ class _Scan:
             return Unknown(MALFORMED, "numa_node")
         return number if number >= 0 else Unknown(NO_DATA, "numa_node is -1")
 
-    def _link(self, folder: Dir) -> LinkEnd | None:
-        """The four link attributes; None where the kernel offers none (conventional PCI, root complex parts)."""
-        data = folder.read("current_link_speed")
-        if isinstance(data, Refusal) and data.why == NOT_THERE:
-            data_max = folder.read("max_link_speed")
-            if isinstance(data_max, Refusal) and data_max.why == NOT_THERE:
-                return None
-            missing: Answer = data
-            return LinkEnd(
-                self._speed(missing, "current_link_speed"),
-                self._width(folder.read("current_link_width"), "current_link_width"),
-                self._speed(data_max, "max_link_speed"),
-                self._width(folder.read("max_link_width"), "max_link_width"),
-            )
-        return LinkEnd(
-            self._speed(data, "current_link_speed"),
+    def _power_and_link(self, folder: Dir, base: int) -> tuple[str | None, LinkEnd | None]:
+        """The runtime power state and the link; None where the kernel offers none (conventional PCI, root complex).
+
+        The power state comes first, since reading the link of a device that sleeps would wake it. The many small parts
+        of a processor have no link, which is seen without opening a file.
+        """
+        names = ("current_link_speed", "max_link_speed")
+        if base not in _WORTH_CONFIG and not any(_holds(folder, name) for name in names):
+            return None, None
+        power = _text(folder.read("power/runtime_status"))
+        if power in ("suspended", "suspending"):
+            return power, _ASLEEP_LINK
+        speed, most = (folder.read(name) for name in names)
+        if _absent(speed) and _absent(most):
+            return power, None
+        return power, LinkEnd(
+            self._speed(speed, "current_link_speed"),
             self._width(folder.read("current_link_width"), "current_link_width"),
-            self._speed(folder.read("max_link_speed"), "max_link_speed"),
+            self._speed(most, "max_link_speed"),
             self._width(folder.read("max_link_width"), "max_link_width"),
         )
 
@@ -311,6 +320,11 @@ class _Scan:
             return memory[NAME]
         if not self._config:
             return Unknown(DENIED, "config")
+        if isinstance(folder, LiveDir) and folder.copied:
+            # Of a copy the whole costs no more than a double word.
+            copy = folder.read_at("config", 0, _CONFIG_BYTES)
+            if isinstance(copy, bytes) and copy:
+                return needed_of(copy) or Unknown(MALFORMED, "config")
         refused: list[Refusal] = []
 
         def read(offset: int, size: int) -> bytes | None:
@@ -386,6 +400,15 @@ def _with_target(link: LinkEnd | None, config: ConfigSpace | None) -> LinkEnd | 
     return link._replace(target_speed_gts=config.link.target_speed_gts)
 
 
+def _holds(folder: Dir, name: str) -> bool:
+    """Whether a file is there, told without opening it: it is no link, and only what is absent says so."""
+    return not _absent(folder.link(name))
+
+
+def _absent(answer: Answer | Target) -> bool:
+    return isinstance(answer, Refusal) and answer.why == NOT_THERE
+
+
 def _is_address(text: str) -> bool:
     return text.count(":") == 2 and "." in text
 
@@ -393,7 +416,12 @@ def _is_address(text: str) -> bool:
 def _pairs(data: Answer) -> dict[str, str]:
     if isinstance(data, Refusal):
         return {}
-    return dict(line.split("=", 1) for line in data.decode("utf-8", "replace").splitlines() if "=" in line)
+    found = {}
+    for line in data.decode("utf-8", "replace").split("\n"):
+        key, mark, value = line.partition("=")
+        if mark:
+            found[key] = value
+    return found
 
 
 def _text(data: Answer) -> str | None:
@@ -407,6 +435,7 @@ def _hex(text: str | None) -> int | None:
         return None
 
 
+@lru_cache(maxsize=1024)
 def _two_hex(text: str | None) -> tuple[int | None, int | None]:
     """'10DE:2330' as two numbers."""
     if not text or ":" not in text:

@@ -140,7 +140,7 @@ def test_single_double_words_give_what_the_whole_gives(corpus: Path) -> None:
             assert part.answers == whole.answers, where
             assert known(part.port_type) == known(whole.port_type), where
             assert known(part.payload_bytes) == known(whole.payload_bytes), where
-            if len(data) == 4096:
+            if len(data) == 4096 and whole.header_type == 1:
                 assert part.acs == whole.acs, where
             if whole.link is not None and whole.answers:
                 assert (part.link or LinkEnd()).target_speed_gts == whole.link.target_speed_gts, where
