@@ -1,0 +1,81 @@
+"""Fill the generated parts of README.md: real output of real commands, and the tables of rules and sources.
+
+usage: tools/readme.py [--check]    run from a checkout, with gpu-topo installed beside this Python
+
+Each part stands between <!-- NAME --> and <!-- /NAME -->.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from gpu_topo.agent.cli import help_text
+from gpu_topo.classifier import RULES
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def command(*arguments: str) -> str:
+    """What gpu-topo prints, 100 columns wide and without colour, as a block."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_topo.agent", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", "PYTHONUTF8": "1", "LANG": "C.UTF-8"},
+    )
+    return "```console\n$ gpu-topo " + " ".join(arguments) + "\n" + done.stdout.rstrip() + "\n```"
+
+
+def first_lines(block: str, count: int) -> str:
+    """The block with what comes after `count` lines of output cut off, and said so."""
+    lines = block.splitlines()
+    if len(lines) <= count + 3:
+        return block
+    return "\n".join([*lines[: count + 2], "[...]", "```"])
+
+
+def parts() -> dict[str, str]:
+    """Every generated part by its name."""
+    rules = "\n".join(f"| `{rule.code}` | {', '.join(rule.severities)} | {rule.title} |" for rule in RULES)
+    commands = help_text().split("commands:\n", 1)[1].split("\n\n", 1)[0]
+    rows = [line.split(None, 1) for line in commands.splitlines()]
+    return {
+        "report": first_lines(command("inspect", "--example"), 62),
+        "matrix": first_lines(command("matrix", "--example"), 16),
+        "rule": command("rules", "pcie-slot-limited"),
+        "rules": f"| rule | severity | what it says |\n|---|---|---|\n{rules}",
+        "commands": "| command | what it does |\n|---|---|\n"
+        + "\n".join(f"| `gpu-topo {name}` | {text} |" for name, text in rows),
+    }
+
+
+def filled(text: str) -> str:
+    """The README with every generated part made anew."""
+    for name, part in parts().items():
+        text, count = re.subn(
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
+            lambda found, part=part: f"{found[1]}{part}\n{found[2]}",  # type: ignore[misc]
+            text,
+            flags=re.S,
+        )
+        if count != 1:
+            raise SystemExit(f"README.md has {count} parts named {name}")
+    return text
+
+
+def main() -> int:
+    """Rewrite README.md, or with --check say whether it would change."""
+    before = README.read_text()
+    after = filled(before)
+    if "--check" in sys.argv[1:]:
+        return 0 if before == after else 1
+    README.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
