@@ -1,0 +1,205 @@
+"""The shape of a node's GPU interconnect, its islands, and what a bond carries."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from gpu_topo.assemble import assemble
+from gpu_topo.model.facts import OK, Facts, SourceStatus
+from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, DriverGpu, NvLink, Peer
+from gpu_topo.model.host import BARE_METAL, Platform
+from gpu_topo.model.reading import Unknown
+from gpu_topo.topology.bonds import bonds
+from gpu_topo.topology.interconnect import interconnect
+from gpu_topo.topology.paths import path
+from tests import trees
+from tests.nvlinks import CUBE_MESH, direct, drivers, gpus_of, machine_with, switched
+
+
+def test_nvswitch_board() -> None:
+    """Eight H100 with 18 links each to four NVSwitches: one island, NV18 and 450 GB/s between any two."""
+    machine = machine_with(8, nvswitches=4)
+    addresses = gpus_of(machine)
+    node = machine.node(drivers(addresses, [switched(18)] * 8))
+    found = interconnect(node)
+    assert (found.shape, found.max_tensor_parallel, found.islands) == ("nvswitch", 8, (tuple(addresses),))
+    for a, b in combinations(addresses, 2):
+        way = path(node, a, b)
+        # NVML prints the line rate, 26.562; what a link carries is 25.
+        assert (way.kind, way.gbs) == ("NV18", 450.0)
+
+
+def test_nvswitches_that_are_not_on_pci() -> None:
+    """On HGX B200 and later the driver alone knows of NVSwitches."""
+    machine = machine_with(8, trees.B200)
+    addresses = gpus_of(machine)
+    node = machine.node(drivers(addresses, [switched(18, gbs=53.125, version=5)] * 8))
+    assert interconnect(node).shape == "nvswitch"
+    assert bonds(node)[addresses[0], addresses[7]].gbs == 900.0
+
+
+def test_one_switched_gpu_with_fewer_links() -> None:
+    """A pair has as many links as the GPU with fewer; the board's shape stays."""
+    machine = machine_with(8, nvswitches=4)
+    addresses = gpus_of(machine)
+    node = machine.node(drivers(addresses, [switched(17, 18), *[switched(18)] * 7]))
+    assert interconnect(node).shape == "nvswitch"
+    found = bonds(node)
+    assert found[addresses[0], addresses[1]].kind == "NV17"
+    assert found[addresses[1], addresses[2]].kind == "NV18"
+
+
+def test_one_gpu_off_the_switches() -> None:
+    """Seven GPUs on NVSwitches and one that has no link up are no whole board."""
+    machine = machine_with(8, nvswitches=4)
+    addresses = gpus_of(machine)
+    found = interconnect(machine.node(drivers(addresses, [switched(0, 18), *[switched(18)] * 7])))
+    assert (found.shape, found.max_tensor_parallel) == ("partial", 7)
+    assert found.islands == (tuple(addresses[1:]), (addresses[0],))
+
+
+def test_hybrid_cube_mesh() -> None:
+    """Eight V100 SXM2 with six links each, four neighbours each."""
+    machine = machine_with(8, trees.V100_SXM2)
+    addresses = gpus_of(machine)
+    links = direct(CUBE_MESH, addresses)
+    node = machine.node(drivers(addresses, links))
+    found = interconnect(node)
+    assert {len(of_one) for of_one in links} == {6}
+    assert found.shape == "hybrid-cube-mesh"
+    assert len(found.islands) == 1
+    assert path(node, addresses[0], addresses[3]).kind == "NV2"
+    assert path(node, addresses[0], addresses[3]).gbs == 50.0
+    assert not path(node, addresses[0], addresses[7]).kind.startswith("NV")
+
+
+def test_full_mesh() -> None:
+    """Four A100 SXM4 joined directly, four links a pair."""
+    machine = machine_with(4, trees.A100_SXM)
+    addresses = gpus_of(machine)
+    pairs = dict.fromkeys(combinations(range(4), 2), 4)
+    node = machine.node(drivers(addresses, direct(pairs, addresses, version=3)))
+    found = interconnect(node)
+    assert (found.shape, found.max_tensor_parallel) == ("full-mesh", 4)
+    assert path(node, addresses[0], addresses[1]).kind == "NV4"
+    assert path(node, addresses[0], addresses[1]).gbs == 100.0
+
+
+def test_pairs() -> None:
+    """Four bridged pairs of eight PCIe cards."""
+    machine = machine_with(8, trees.A100_PCIE)
+    addresses = gpus_of(machine)
+    pairs = {(n, n + 1): 12 for n in range(0, 8, 2)}
+    found = interconnect(machine.node(drivers(addresses, direct(pairs, addresses, total=12, version=3))))
+    assert (found.shape, found.max_tensor_parallel) == ("pairs", 2)
+    assert {len(island) for island in found.islands} == {2}
+
+
+def test_one_pair_of_two() -> None:
+    """Two cards with a bridge are a pair."""
+    machine = machine_with(2, trees.RTX_A6000)
+    addresses = gpus_of(machine)
+    node = machine.node(drivers(addresses, direct({(0, 1): 4}, addresses, gbs=14.062, version=3)))
+    assert interconnect(node).shape == "pairs"
+    assert bonds(node)[addresses[0], addresses[1]].gbs == pytest.approx(56.25)
+
+
+def test_partial() -> None:
+    """One bridge among four cards."""
+    machine = machine_with(4, trees.A100_PCIE)
+    addresses = gpus_of(machine)
+    found = interconnect(machine.node(drivers(addresses, direct({(0, 1): 12}, addresses, total=12))))
+    assert (found.shape, found.max_tensor_parallel) == ("partial", 2)
+    assert found.islands == ((addresses[0], addresses[1]), (addresses[2],), (addresses[3],))
+
+
+def test_no_bridge() -> None:
+    """Cards that could be bridged and are not, and cards without NVLink: none, and each its own island."""
+    for ids, links in ((trees.A100_PCIE, switched(0, 12)), (trees.L40S, None), (trees.RTX_4090, None)):
+        machine = machine_with(2, ids)
+        addresses = gpus_of(machine)
+        found = interconnect(machine.node(drivers(addresses, [links, links])))
+        assert (found.shape, found.max_tensor_parallel) == ("none", 1), ids
+        assert found.islands == tuple((address,) for address in addresses)
+
+
+def test_nobody_asked() -> None:
+    """Without a word of NVLink the shape of cards that have it is unknown, with the reason; never none."""
+    found = interconnect(machine_with(8).node())
+    assert (found.shape, found.max_tensor_parallel) == ("unknown", None)
+    assert found.reason
+
+
+def test_not_readable() -> None:
+    """What the driver refuses is unknown."""
+    machine = machine_with(2)
+    denied = Unknown("denied", "nvmlDeviceGetNvLinkState")
+    gpus = [gpu._replace(nvlinks=denied) for gpu in drivers(gpus_of(machine))]
+    assert interconnect(machine.node(gpus)).shape == "unknown"
+
+
+def test_mig() -> None:
+    """With MIG on the driver shows no NVLink, which says nothing."""
+    machine = machine_with(8, trees.A100_SXM, nvswitches=6)
+    found = interconnect(machine.node(drivers(gpus_of(machine), mig=True)))
+    assert (found.shape, found.max_tensor_parallel) == ("unknown", None)
+
+
+def test_no_gpu() -> None:
+    """A machine without GPUs has no interconnect, and integrated graphics are none."""
+    machine = trees.Machine()
+    trees.integrated_graphics(machine, machine.host())
+    found = interconnect(machine.node())
+    assert (found.shape, found.islands) == ("none", ())
+
+
+@pytest.mark.parametrize(
+    ("count", "cell", "shape", "largest"),
+    [(8, "NV18", "nvswitch", 8), (8, "NV12", "nvswitch", 8), (4, "NV4", "full-mesh", 4), (2, "NV4", "pairs", 2)],
+)
+def test_matrix_alone(count: int, cell: str, shape: str, largest: int) -> None:
+    """From the cells of topo -m alone: more links than a mesh could have are switches."""
+    gpus = tuple(DriverGpu(None, n) for n in range(count))
+    peers = tuple(Peer(f"GPU{a}", f"GPU{b}", cell) for a, b in combinations(range(count), 2))
+    node = assemble([Facts(SourceStatus("nvidia-smi topo -m", OK), gpus=gpus, peers=peers)])
+    found = interconnect(node)
+    assert (found.shape, found.max_tensor_parallel) == (shape, largest)
+    assert path(node, "GPU0", "GPU1").kind == cell
+
+
+def test_matrix_without_bonds() -> None:
+    """A matrix whose cells are all PCIe says that there is no NVLink."""
+    machine = machine_with(2, trees.UNLISTED_GPU)
+    a, b = gpus_of(machine)
+    node = machine.node(drivers([a, b]), peers=[Peer("GPU0", "GPU1", "PHB")])
+    assert interconnect(node).shape == "none"
+
+
+def hive(addresses: list[str], state: str = ACTIVE) -> list[AcceleratorLink]:
+    return [AcceleratorLink("xGMI", a, b, 1, state, 64.0) for a, b in combinations(addresses, 2)]
+
+
+def test_xgmi_hives() -> None:
+    """Eight MI300X are one full mesh of xGMI; two hives of four are two islands."""
+    machine = machine_with(8, trees.MI300X)
+    addresses = gpus_of(machine)
+    links = Facts(SourceStatus("kfd", OK), accelerator_links=tuple(hive(addresses)))
+    node = machine.node(more=[links])
+    found = interconnect(node)
+    assert (found.shape, found.max_tensor_parallel) == ("full-mesh", 8)
+    assert path(node, addresses[0], addresses[5]).kind == "XG1"
+    assert path(node, addresses[0], addresses[5]).gbs == 64.0
+    halves = (*hive(addresses[:4]), *hive(addresses[4:]))
+    found = interconnect(machine.node(more=[links._replace(accelerator_links=halves)]))
+    assert found.max_tensor_parallel == 4
+    assert found.islands == (tuple(addresses[:4]), tuple(addresses[4:]))
+
+
+def test_remote_end_that_is_no_gpu_here() -> None:
+    """Active links whose other end is not of this machine (a guest's) do not invent an interconnect."""
+    machine = machine_with(2, platform=Platform(kind=BARE_METAL, numa_count=1))
+    links = tuple(NvLink(n, ACTIVE, 4, "gpu", "0000:ff:00.0", 26.562) for n in range(18))
+    found = interconnect(machine.node(drivers(gpus_of(machine), [links, links])))
+    assert found.shape == "unknown"
