@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpu_topo.agent import inspect
@@ -14,12 +14,16 @@ from gpu_topo.assemble import assemble
 from gpu_topo.classifier import verdict
 from gpu_topo.collectors import COLLECTORS, Collector
 from gpu_topo.collectors.context import Context
-from gpu_topo.model.facts import FAILED, TIMEOUT, Facts, SourceStatus
+from gpu_topo.model.facts import ABSENT, FAILED, OK, PARTIAL, TIMEOUT, Facts, SourceStatus
 from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Policy
+from gpu_topo.model.node import Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.source import Source
+from gpu_topo.source.kept import Journal, Kept
 
+# The collectors whose facts follow from what they read of the source, and from nothing else.
+_REPEATABLE = frozenset({"pcie", "rdma", "net", "block", "kfd"})
 _CLOCK_STEP = 5.0  # a wall clock that moves more against the boot clock was set
 
 
@@ -28,22 +32,43 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Guarded(Collector):
-    """A collector that is not asked again while its last answer is still outstanding.
+class _Told(NamedTuple):
+    """What a collector told, and what it read for that."""
 
-    A read that hangs in the kernel holds its thread for ever: asking again at every scan would pile threads up.
+    facts: Facts
+    journal: Journal
+    exclude: frozenset[str]
+
+
+class Guarded(Collector):
+    """A collector that is not asked again while its last answer is still outstanding, nor while nothing changed.
+
+    A read that hangs in the kernel holds its thread for ever: asking again at every scan would pile threads up. And
+    what reads the same means the same: most scans of a healthy node parse nothing.
     """
 
     def collect(self, source: Source, context: Context) -> Facts:
-        since: float | None = self.__dict__.get("since")
+        own = self.__dict__
+        since: float | None = own.get("since")
+        begun = time.monotonic()
         if since is not None:
-            waited = time.monotonic() - since
+            waited = begun - since
             return Facts(SourceStatus(self.name, TIMEOUT, f"no answer for {waited:.0f} s: a read hangs in the kernel"))
-        self.__dict__["since"] = time.monotonic()
+        own["since"] = begun
         try:
-            return super().collect(source, context)
+            if self.name not in _REPEATABLE or not isinstance(source, Kept):
+                return super().collect(source, context)
+            told: _Told | None = own.get("told")
+            if told is not None and told.exclude == context.exclude and source.unchanged(told.journal):
+                return told.facts._replace(source=told.facts.source._replace(seconds=time.monotonic() - begun))
+            own["told"] = None
+            with source.journal() as journal:
+                facts = super().collect(source, context)
+            if facts.source.status in (OK, PARTIAL, ABSENT):
+                own["told"] = _Told(facts, journal, context.exclude)
+            return facts
         finally:
-            self.__dict__["since"] = None
+            own["since"] = None
 
 
 def guarded(collectors: Sequence[Collector] = COLLECTORS) -> tuple[Guarded, ...]:
@@ -69,6 +94,8 @@ class Memory(NamedTuple):
     lives: Mapping[Key, Life] = EMPTY
     clock_offset: float | None = None  # wall clock less boot clock
     last_good: Mapping[str, float] = EMPTY  # source -> boot clock of its last answer
+    facts: tuple[Facts, ...] = ()  # of the last scan
+    node: Node | None = None  # what was made of them
 
 
 class Seen(NamedTuple):
@@ -93,8 +120,8 @@ def look(
 ) -> Seen:
     """Scan once."""
     begun = time.monotonic()
-    facts = scan(source, settings.timeout, settings.policy.exclude, collectors)
-    node = assemble(facts, inspect.names, source.live)
+    facts = tuple(scan(source, settings.timeout, settings.policy.exclude, collectors))
+    node = _node(facts, memory, source.live)
     now, today = clock(), wall()
     offset = today - now
     lives = memory.lives
@@ -122,10 +149,42 @@ def look(
             last_good.setdefault(status.name, now)
     return Seen(
         report,
-        Memory(history, settled.lives, offset, last_good),
+        Memory(history, settled.lives, offset, last_good, facts, node),
         settled.changes,
         time.monotonic() - begun,
         wall(),
         {name: now - when for name, when in last_good.items()},
         port_flaps(history, node),
     )
+
+
+def _node(facts: tuple[Facts, ...], memory: Memory, live: bool) -> Node:
+    """The node that facts make; the last one again where they say the same but for the time."""
+    old = memory.node
+    if old is None or [_timeless(one) for one in facts] != [_timeless(one) for one in memory.facts]:
+        return assemble(facts, _names, live)
+    uptime = next((one.platform.uptime_seconds for one in facts if one.platform is not None), None)
+    return old._replace(
+        sources=tuple(one.source for one in facts), platform=old.platform._replace(uptime_seconds=uptime)
+    )
+
+
+def _timeless(facts: Facts) -> Facts:
+    platform = facts.platform
+    return facts._replace(
+        source=facts.source._replace(seconds=0.0),
+        platform=None if platform is None else platform._replace(uptime_seconds=None),
+    )
+
+
+_known_names: dict[tuple[int, int], str | None] = {}
+
+
+def _names(ids: Iterable[tuple[int, int]]) -> Mapping[tuple[int, int], str]:
+    """Part names, looked up once in the life of the daemon."""
+    wanted = list(ids)
+    missing = [one for one in wanted if one not in _known_names]
+    if missing:
+        found = inspect.names(missing)
+        _known_names.update({one: found.get(one) for one in missing})
+    return {one: name for one in wanted if (name := _known_names[one]) is not None}

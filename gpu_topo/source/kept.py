@@ -12,7 +12,9 @@ import errno
 import os
 import resource
 import time
-from collections.abc import Callable
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gpu_topo.source.base import ABSENT, MAX_READ, Answer, Names, Refusal, Target, refusal
 from gpu_topo.source.live import _FILE_FLAGS, _PATH_FLAGS, Live, LiveDir
@@ -67,6 +69,19 @@ def raise_limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else wanted
 
 
+class Journal:
+    """What was read in one go and may be otherwise next time, so that `Kept.unchanged` can compare it cheaply."""
+
+    def __init__(self) -> None:
+        self.files: list[tuple[int, bytes]] = []  # kept descriptors
+        self.deep: list[int] = []  # those in a folder below a kept one
+        self.dirs: list[tuple[KeptDir, int]] = []
+        self.lists: list[tuple[str, Names]] = []
+        self.links: list[tuple[KeptDir, str, Target]] = []
+        self.texts: list[tuple[str, Answer]] = []
+        self.repeatable = True  # False: something was read that cannot be looked at again
+
+
 class Kept(Live):
     """Live with a memory. Call `begin` before each scan; `forget` when an event says that something changed."""
 
@@ -77,6 +92,7 @@ class Kept(Live):
         self._dirs: dict[str, KeptDir] = {}
         self._links: dict[str, Target] = {}
         self._texts: dict[str, Answer] = {}
+        self._journals: dict[int, Journal] = {}  # by thread: one that hangs must not write into another's
         self._members: Names = ()
         self._read_at = 0.0
         self._stale = True
@@ -89,6 +105,44 @@ class Kept(Live):
             self._members = members
             self._read_at = self._clock()
             self._stale = False
+
+    @contextmanager
+    def journal(self) -> Iterator[Journal]:
+        """Note what this thread reads."""
+        noted = self._journals[get_ident()] = Journal()
+        try:
+            yield noted
+        finally:
+            self._journals.pop(get_ident(), None)
+
+    def noted(self) -> Journal | None:
+        """The journal of this thread, where it keeps one."""
+        return self._journals.get(get_ident())
+
+    def unchanged(self, journal: Journal) -> bool:
+        """Whether everything that was noted still reads the same: a few hundred system calls, and nothing is parsed."""
+        if not journal.repeatable:
+            return False
+        if not all(kept.generation == generation and kept.fresh() for kept, generation in journal.dirs):
+            return False  # their descriptors were given back
+        try:
+            for fd, data in journal.files:
+                if os.pread(fd, _PAGE, 0) != data:
+                    return False
+            if not self.live and any(os.fstat(fd).st_nlink == 0 for fd in journal.deep):
+                return False  # replaced
+        except OSError:
+            return False
+        return (
+            all(self._listed(path) == names for path, names in journal.lists)
+            and all(kept.look_at(name) == target for kept, name, target in journal.links)
+            and all(super(Kept, self).read(path) == text for path, text in journal.texts)
+        )
+
+    def _listed(self, path: str) -> Names:
+        """The names in a directory now, through its kept descriptor where there is one."""
+        kept = self._dirs.get(path)
+        return super().list(path) if kept is None else kept.look_into()
 
     def forget(self) -> None:
         """The next scan reads everything anew."""
@@ -103,6 +157,18 @@ class Kept(Live):
         self._texts = {}
 
     def dir(self, path: str) -> LiveDir | Refusal:
+        found = self._dir(path)
+        journal = self.noted()
+        if journal is not None:
+            if isinstance(found, KeptDir):
+                journal.dirs.append((found, found.generation))
+            elif isinstance(found, Refusal):
+                journal.lists.append((path, super().list(path)))
+            else:
+                journal.repeatable = False
+        return found
+
+    def _dir(self, path: str) -> LiveDir | Refusal:
         if not path.startswith("/sys/"):
             return super().dir(path)
         kept = self._dirs.get(path)
@@ -117,6 +183,13 @@ class Kept(Live):
         self._dirs[path] = kept
         self.left -= 1
         return kept
+
+    def list(self, path: str) -> Names:
+        names = super().list(path)
+        journal = self.noted()
+        if journal is not None:
+            journal.lists.append((path, names))
+        return names
 
     def open_dir(self, path: str) -> int | Refusal:
         """A descriptor of a directory."""
@@ -135,11 +208,20 @@ class Kept(Live):
             return None
 
     def read(self, path: str) -> Answer:
-        if not path.startswith(_STATIC_PATHS):
-            return super().read(path)
-        text = self._texts.get(path)
-        if text is None:
-            text = self._texts[path] = super().read(path)
+        if path.startswith(_STATIC_PATHS):
+            text = self._texts.get(path)
+            if text is None:
+                text = self._texts[path] = super().read(path)
+            return text
+        journal = self.noted()
+        if journal is None or path.startswith("/sys/"):
+            return super().read(path)  # by way of its directory, which notes it
+        self._journals.pop(get_ident())  # what is in between needs no note of its own
+        try:
+            text = super().read(path)
+        finally:
+            self._journals[get_ident()] = journal
+        journal.texts.append((path, text))
         return text
 
     def link(self, path: str) -> Target:
@@ -162,6 +244,7 @@ class KeptDir(LiveDir):
         self._links: dict[str, Target] = {}
         self._words: dict[tuple[str, int, int], Answer] = {}
         self._event: Answer | None = None
+        self.generation = 0  # how often its descriptors were given back
         self.memory: dict[str, object] = {}  # what a collector made of what cannot change, by the collector's name
         self._stamp = self._look()
 
@@ -172,12 +255,24 @@ class KeptDir(LiveDir):
         state = os.fstat(self._fd)
         return state.st_mtime_ns, state.st_nlink
 
+    def fresh(self) -> bool:
+        """Whether it is still the same folder."""
+        return self._fd >= 0 and self._look() == self._stamp
+
     def usable(self) -> bool:
-        """Whether it is still the same folder. One that changed is given back, to be opened anew."""
-        if self._fd >= 0 and self._look() == self._stamp:
+        """The same; one that is not is given back, to be opened anew."""
+        if self.fresh():
             return True
         self.release()
         return False
+
+    def look_into(self) -> Names:
+        """The names in this directory now."""
+        return super().list()
+
+    def look_at(self, name: str) -> Target:
+        """Where a link points now."""
+        return super().link(name)
 
     def close(self) -> None:
         """Stays open, but for configuration space, which is read once."""
@@ -188,6 +283,7 @@ class KeptDir(LiveDir):
         files, self._files = self._files, {}
         for fd in files.values():
             os.close(fd)
+        self.generation += 1
         self._owner.left += len(files) + (self._fd >= 0)
         super().close()
         self._forget()
@@ -211,6 +307,9 @@ class KeptDir(LiveDir):
                     answer = _rest(fd, answer)
                 elif not self._owner.live and "/" in name and os.fstat(fd).st_nlink == 0:
                     return self._reopened().read(name)  # a copied tree's file was replaced by another one
+        journal = self._owner.noted()
+        if journal is not None:
+            self._note(journal, name, answer)
         if name == "uevent" and answer != self._event:
             if self._event is not None:
                 self._forget()  # another driver: attributes come and go with it
@@ -230,7 +329,25 @@ class KeptDir(LiveDir):
             target = super().link(name)
             if name.rpartition("/")[2] not in _CHANGING_LINKS:
                 self._links[name] = target
+            elif (journal := self._owner.noted()) is not None:
+                journal.links.append((self, name, target))
         return target
+
+    def list(self, name: str = ".") -> Names:
+        names = super().list(name)
+        journal = self._owner.noted()
+        if journal is not None:
+            journal.lists.append((self.path if name == "." else f"{self.path}/{name}", names))
+        return names
+
+    def _note(self, journal: Journal, name: str, answer: Answer) -> None:
+        fd = self._files.get(name)
+        if fd is not None and isinstance(answer, bytes) and len(answer) < _PAGE:
+            journal.files.append((fd, answer))
+            if "/" in name:
+                journal.deep.append(fd)
+        elif name not in self._known:
+            journal.texts.append((f"{self.path}/{name}", answer))
 
     def _first(self, name: str) -> Answer:
         try:
