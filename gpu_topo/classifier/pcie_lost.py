@@ -15,6 +15,7 @@ from gpu_topo.topology.lookup import lookup
 LOST = "pcie-device-lost"
 
 _PORTABLE = frozenset({8, 9, 10, 14, 30, 31, 32})  # DMI chassis types of laptops and tablets (SMBIOS 7.4.1)
+_UNSAID = frozenset({1, 2})  # other, unknown
 _REMEDY = (
     "look for what came before: dmesg | grep -iE 'Xid|AER|pcieport|fallen off'",
     "drain the node and power-cycle it, not only reboot: the device needs its power removed",
@@ -70,11 +71,15 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
 
 
 def _may_be_off(node: Node, device: Device) -> bool:
-    """Whether this looks like hybrid graphics: a second GPU beside an integrated one, or a portable machine."""
+    """Whether this looks like hybrid graphics: a portable machine, or where nobody says what it is, a second GPU
+    beside an integrated one. No laptop has a data-centre GPU."""
     if device.kind != GPU or known(device.function.power) in ("D0", "active"):
         return False
-    if known(node.platform.chassis) in _PORTABLE:
-        return True
+    if device.part is not None and "datacenter" in device.part.market:
+        return False
+    chassis = known(node.platform.chassis)
+    if chassis is not None and chassis not in _UNSAID:
+        return chassis in _PORTABLE
     return any(d.kind == GPU and d.integrated for d in node.devices.values())
 
 

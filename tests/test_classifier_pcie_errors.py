@@ -1,0 +1,144 @@
+"""pcie-errors: counters by growth in the daemon, what stands in them once, and sticky bits of recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gpu_topo.model.facts import OK, Facts, SourceStatus
+from gpu_topo.model.history import Growth, Past, Policy
+from gpu_topo.model.node import Node
+from gpu_topo.model.pci import Aer, Function
+from tests import trees
+from tests.nvlinks import GUEST, drivers
+from tests.trees import Machine, findings
+
+ERRORS = "pcie-errors"
+
+_TOTAL = {"correctable": "COR", "nonfatal": "NONFATAL", "fatal": "FATAL"}
+
+
+def counters(kind: str, counts: Mapping[str, int]) -> bytes:
+    """An AER file as the kernel writes it."""
+    lines = "".join(f"{name} {count}\n" for name, count in counts.items())
+    return f"{lines}TOTAL_ERR_{_TOTAL[kind]} {sum(counts.values())}\n".encode()
+
+
+def gpu_with(**counts: Mapping[str, int]) -> tuple[Machine, str]:
+    machine = Machine()
+    gpu = machine.gpu(machine.root_port(machine.host(0x10)))
+    every = {"correctable": {"RxErr": 0}, "nonfatal": {"DLP": 0}, "fatal": {"DLP": 0}, **counts}
+    machine.files(gpu, **{f"aer_dev_{kind}": counters(kind, of_kind) for kind, of_kind in every.items()})
+    return machine, gpu
+
+
+def sticky(correctable: Mapping[str, int], uncorrectable: Mapping[str, int], class_code: int = 0x030200) -> Node:
+    """A function of an lspci text or dump, whose status bits stay set until somebody clears them."""
+    from gpu_topo.assemble import assemble
+
+    aer = Aer(dict(correctable), dict(uncorrectable), {}, sticky=True)
+    function = Function("0000:65:00.0", 0x10DE, 0x2330, class_code, parent=None, aer=aer)
+    return assemble([Facts(SourceStatus("lspci -vvv", OK), functions=(function,))])
+
+
+# --- once ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["correctable", "nonfatal", "fatal"])
+def test_counted_since_boot(kind: str) -> None:
+    """What was counted since boot is information, whatever it is: nobody knows when it happened."""
+    machine, gpu = gpu_with(**{kind: {"BadTLP": 812, "Rollover": 3}})
+    (found,) = findings(machine.node(), ERRORS)
+    assert (found.subject, found.severity, found.basis) == (gpu, "info", "counters")
+    assert "815" in found.summary
+    assert "BadTLP" in found.summary
+
+
+def test_nothing_counted() -> None:
+    """Zeros, and no counters at all, are nothing to mention."""
+    assert findings(gpu_with()[0].node(), ERRORS) == []
+    machine = Machine()
+    machine.gpu(machine.root_port(machine.host()))
+    assert findings(machine.node(), ERRORS) == []
+
+
+@pytest.mark.parametrize("harmless", ["UnsupReq", "AdvNonFatalErr", "NonFatalErr"])
+def test_harmless_errors(harmless: str) -> None:
+    """Unsupported requests come from probing software, and advisory errors are their echo: they count for nothing."""
+    kind = "nonfatal" if harmless == "UnsupReq" else "correctable"
+    assert findings(gpu_with(**{kind: {harmless: 40_000}})[0].node(), ERRORS) == []
+    assert findings(sticky({harmless: 1}, {}), ERRORS) == []
+    assert findings(sticky({}, {harmless: 1}), ERRORS) == []
+
+
+@pytest.mark.parametrize(
+    ("correctable", "uncorrectable", "severity"),
+    [({"RxErr": 1}, {}, "info"), ({}, {"CmpltTO": 1}, "warning"), ({"BadTLP": 1}, {"MalfTLP": 1}, "warning")],
+)
+def test_sticky_bits(correctable: Mapping[str, int], uncorrectable: Mapping[str, int], severity: str) -> None:
+    """Bits that stay set until cleared: uncorrectable ones are a warning, correctable ones information."""
+    (found,) = findings(sticky(correctable, uncorrectable), ERRORS)
+    assert found.severity == severity
+
+
+def test_virtual_machine() -> None:
+    """A guest's error registers are not the hardware's."""
+    machine, _ = gpu_with(correctable={"RxErr": 9})
+    machine.platform = GUEST
+    assert findings(machine.node(), ERRORS) == []
+
+
+# --- the daemon ------------------------------------------------------------------------------------------------
+
+
+def grown(machine: Machine, subject: str, seconds: float = 3600.0, **deltas: int) -> Past:
+    return Past(watching=True, counters={(subject, name): Growth(by, seconds) for name, by in deltas.items()})
+
+
+@pytest.mark.parametrize(
+    ("deltas", "severity"),
+    [
+        ({"aer_correctable": 101}, "warning"),
+        ({"aer_correctable": 100}, None),
+        ({"aer_correctable": 0}, None),
+        ({"aer_fatal": 1}, "critical"),
+        ({"aer_nonfatal": 1, "aer_correctable": 5000}, "critical"),
+        ({"replays": 101}, "warning"),
+        ({"replays": 100}, None),
+    ],
+)
+def test_growth(deltas: Mapping[str, int], severity: str | None) -> None:
+    """Fatal ones that grow are critical; correctable ones and replays a warning above the threshold."""
+    machine, gpu = gpu_with(correctable={"RxErr": 100_000})
+    found = findings(machine.node(drivers([gpu])), ERRORS, grown(machine, gpu, **deltas))
+    assert [f.severity for f in found] == ([severity] if severity else [])
+
+
+def test_rate_and_not_sum() -> None:
+    """The threshold is a rate: as many errors in a shorter time are more."""
+    machine, gpu = gpu_with()
+    node = machine.node()
+    assert findings(node, ERRORS, grown(machine, gpu, 360.0, aer_correctable=50)) != []
+    assert findings(node, ERRORS, grown(machine, gpu, 36_000.0, aer_correctable=500)) == []
+
+
+def test_threshold_of_the_operator() -> None:
+    """The operator may choose another threshold."""
+    machine, gpu = gpu_with()
+    past = grown(machine, gpu, aer_correctable=50)
+    assert findings(machine.node(), ERRORS, past) == []
+    assert findings(machine.node(), ERRORS, past, Policy(correctable_per_hour=10)) != []
+
+
+def test_totals_say_nothing_to_the_daemon() -> None:
+    """The daemon looks at growth alone: old totals raise nothing."""
+    machine, _ = gpu_with(correctable={"RxErr": 100_000}, fatal={"DLP": 3})
+    assert findings(machine.node(), ERRORS, Past(watching=True)) == []
+
+
+def test_no_time_passed() -> None:
+    """Two scans at one moment are no rate."""
+    machine, gpu = gpu_with()
+    assert findings(machine.node(), ERRORS, grown(machine, gpu, 0.0, aer_correctable=50)) == []
+    assert trees.DEVICES.startswith("/sys")

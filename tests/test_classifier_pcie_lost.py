@@ -1,0 +1,150 @@
+"""pcie-device-lost: on the bus without an answer, or gone from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.host import BARE_METAL, Platform
+from tests import trees
+from tests.nvlinks import drivers
+from tests.trees import Machine, conclusions, findings
+
+LOST = "pcie-device-lost"
+
+
+def dead(machine: Machine, address: str) -> None:
+    """What sysfs shows of a function whose configuration reads all ones."""
+    machine.files(
+        address,
+        current_link_speed=b"Unknown\n",
+        current_link_width=b"63\n",
+        max_link_speed=b"Unknown\n",
+        max_link_width=b"255\n",
+    )
+
+
+MOBILE = (0x10DE, 0x1F91)  # a laptop's GPU
+
+
+def hybrid(chassis: int | None = None) -> tuple[Machine, str]:
+    """Integrated graphics beside a GPU that does not answer."""
+    machine = Machine(platform=Platform(kind=BARE_METAL, arch="x86_64", chassis=chassis, numa_count=1))
+    host = machine.host(0x00)
+    trees.integrated_graphics(machine, host)
+    gpu = machine.gpu(machine.root_port(host), MOBILE)
+    dead(machine, gpu)
+    return machine, gpu
+
+
+def gpu_machine(config: bool = False, **more: object) -> tuple[Machine, str]:
+    machine = Machine(config=config, **more)  # type: ignore[arg-type]
+    return machine, machine.gpu(machine.root_port(machine.host(0x10)))
+
+
+def test_gpu_that_no_longer_answers() -> None:
+    """All ones although it is not suspended: critical."""
+    machine, gpu = gpu_machine()
+    dead(machine, gpu)
+    (found,) = findings(machine.node(), LOST)
+    assert (found.subject, found.severity) == (gpu, "critical")
+
+
+def test_configuration_space() -> None:
+    """As root the configuration space itself says so."""
+    machine, gpu = gpu_machine(config=True)
+    machine.files(gpu, config=b"\xff" * 64)
+    assert [f.subject for f in findings(machine.node(), LOST)] == [gpu]
+
+
+def test_other_devices() -> None:
+    """A NIC or drive that is gone is as lost as a GPU."""
+    machine = Machine()
+    host = machine.host(0x10)
+    nic, drive = machine.nic(machine.root_port(host)), machine.nvme(machine.root_port(host))
+    for device in (nic, drive):
+        dead(machine, device)
+    assert {f.subject for f in findings(machine.node(), LOST)} == {nic, drive}
+
+
+def test_links_of_the_lost_are_not_judged() -> None:
+    """A lost device has no link that could be degraded, and its state is said once."""
+    machine, gpu = gpu_machine()
+    dead(machine, gpu)
+    node = machine.node()
+    for code in ("pcie-width-degraded", "pcie-speed-degraded", "pcie-slot-limited", "pcie-link-unexplained"):
+        assert findings(node, code) == []
+
+
+def test_answering() -> None:
+    """A device that answers, whatever its link, is not lost."""
+    machine, gpu = gpu_machine()
+    machine.files(gpu, current_link_width=b"0\n", current_link_speed=b"Unknown\n")
+    assert conclusions(machine.node(), LOST) == ([], [])
+
+
+def test_suspended() -> None:
+    """A suspended device is not asked, and so not lost."""
+    machine, gpu = gpu_machine()
+    dead(machine, gpu)
+    machine.files(gpu, power__runtime_status=b"suspended\n")
+    assert findings(machine.node(), LOST) == []
+
+
+@pytest.mark.parametrize("chassis", [9, 10, 31])
+def test_laptop(chassis: int) -> None:
+    """A laptop's second GPU that is off looks the same: without its power state it is an open question."""
+    machine, gpu = hybrid(chassis)
+    found, (question,) = conclusions(machine.node(), LOST)
+    assert found == []
+    assert (question.subject, question.cause) == (gpu, "asleep")
+
+
+@pytest.mark.parametrize("chassis", [None, 1, 2])
+def test_hybrid_graphics(chassis: int | None) -> None:
+    """Where nothing says what machine it is, a second GPU beside integrated graphics may be switched off."""
+    machine, gpu = hybrid(chassis)
+    found, (question,) = conclusions(machine.node(), LOST)
+    assert found == []
+    assert question.subject == gpu
+
+
+@pytest.mark.parametrize("chassis", [3, 7, 17, 23])
+def test_desktop_with_integrated_graphics(chassis: int) -> None:
+    """A desktop's or server's GPU is not switched off, integrated graphics or not."""
+    machine, gpu = hybrid(chassis)
+    assert [f.subject for f in findings(machine.node(), LOST)] == [gpu]
+
+
+def test_data_centre_gpu_beside_integrated_graphics() -> None:
+    """No laptop has a data-centre GPU."""
+    machine = Machine()
+    host = machine.host(0x00)
+    trees.integrated_graphics(machine, host)
+    gpu = machine.gpu(machine.root_port(host), trees.L40S)
+    dead(machine, gpu)
+    assert [f.subject for f in findings(machine.node(), LOST)] == [gpu]
+
+
+def test_laptop_whose_driver_says_lost() -> None:
+    """Where the driver itself calls the GPU lost, it is."""
+    machine, gpu = hybrid(10)
+    node = machine.node([g._replace(lost=True) for g in drivers([gpu])])
+    assert [f.subject for f in findings(node, LOST)] == [gpu]
+
+
+def test_server_with_management_display() -> None:
+    """A server's management display makes no hybrid graphics of it."""
+    machine, gpu = gpu_machine()
+    trees.display(machine, "pci0000:10")
+    dead(machine, gpu)
+    assert [f.subject for f in findings(machine.node(), LOST)] == [gpu]
+
+
+def test_gone_from_the_bus() -> None:
+    """A device that was seen before and is gone is lost, on the ground of what was seen."""
+    machine, gpu = gpu_machine()
+    past = Past(seen_devices={gpu: "gpu", "0000:99:00.0": "nic"})
+    (found,) = findings(machine.node(), LOST, past)
+    assert (found.subject, found.severity, found.basis) == ("0000:99:00.0", "critical", "baseline")
+    assert findings(machine.node(), LOST, past, Policy(exclude=frozenset({"0000:99:00.0"}))) == []

@@ -1,0 +1,160 @@
+"""pcie-path-bottleneck and pcie-uplink-oversubscribed."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_topo.model.gpu import DriverGpu
+from gpu_topo.model.pci import LinkEnd
+from tests import trees
+from tests.nvlinks import GUEST
+from tests.trees import CHIPSET_DOWN, CHIPSET_UP, GEN1, GEN3, GEN4, GEN5, I350, PLX8747, Link, Machine, findings
+
+PATH, UPLINK = "pcie-path-bottleneck", "pcie-uplink-oversubscribed"
+
+
+def below_switch(uplink: Link = (GEN3, 16), most: Link = (GEN3, 16), **more: object) -> tuple[Machine, str]:
+    """A machine with one switch; returns the switch."""
+    machine = Machine(**more)  # type: ignore[arg-type]
+    return machine, machine.switch(machine.root_port(machine.host(0x10)), PLX8747, uplink, most=most)
+
+
+# --- pcie-path-bottleneck --------------------------------------------------------------------------------------
+
+
+def test_narrow_uplink() -> None:
+    """A Gen4 x16 GPU behind a Gen3 x16 uplink: a warning on the GPU that names the link further up."""
+    machine, switch = below_switch()
+    gpu = machine.gpu(machine.down(switch), most=(GEN4, 16))
+    (found,) = findings(machine.node(), PATH)
+    assert (found.subject, found.severity, found.basis) == (gpu, "warning", "link-partners")
+    assert found.related == (switch,)
+    assert found.lost_gbs == pytest.approx(15.75, rel=0.01)
+    assert machine.node().devices[gpu].bottleneck == switch
+
+
+def test_who_is_asked() -> None:
+    """GPUs, accelerators, NVMe and NICs of 10 Gb/s and more; a 1 Gb/s NIC and a host adapter do not care."""
+    machine, switch = below_switch((GEN1, 1), (GEN1, 1))
+    wanted = {
+        machine.gpu(machine.down(switch)),
+        machine.function(machine.down(switch), (0x1DA3, 0x1060), trees.ACCELERATOR_CLASS, link=(GEN4, 16)),
+        machine.nvme(machine.down(switch)),
+        machine.nic(machine.down(switch)),
+        machine.nic(machine.down(switch), (0x8086, 0x1563), (GEN3, 4), gbps=10, infiniband=False),
+    }
+    machine.nic(machine.down(switch), I350, (GEN3, 4), gbps=1, infiniband=False)
+    machine.function(machine.down(switch), (0x1000, 0x0097), 0x010700, link=(GEN3, 8))
+    assert {f.subject for f in findings(machine.node(), PATH)} == wanted
+
+
+def test_wide_uplink() -> None:
+    """An uplink that is as wide as the device, or wider, is none."""
+    machine, switch = below_switch((GEN5, 16), (GEN5, 16))
+    machine.gpu(machine.down(switch))
+    machine.nvme(machine.down(switch))
+    assert findings(machine.node(), PATH) == []
+
+
+def test_the_narrowest_of_several() -> None:
+    """Of several narrow links the narrowest is named."""
+    machine, outer = below_switch((GEN4, 8), (GEN4, 8))
+    inner = machine.switch(machine.down(outer), PLX8747, (GEN3, 4), most=(GEN3, 4))
+    machine.gpu(machine.down(inner))
+    assert findings(machine.node(), PATH)[0].related == (inner,)
+
+
+def test_slot_behind_inner_bridges() -> None:
+    """The x4 slot of an AMD card is the GPU's bottleneck, two bridges up."""
+    machine = Machine()
+    gpu = trees.navi(machine, machine.root_port(machine.host(0x10), (GEN4, 4)), slot_link=(GEN4, 4))
+    (found,) = findings(machine.node(), PATH)
+    assert found.subject == gpu
+
+
+def test_a_card_full_of_inner_bridges() -> None:
+    """The inner links of a DPU are no bottleneck of its own network function."""
+    machine = Machine()
+    up = machine.bridge(machine.root_port(machine.host(0x10)), trees.BLUEFIELD_BRIDGE, "upstream-port", (GEN4, 8))
+    machine.nic(machine.bridge(up, trees.BLUEFIELD_BRIDGE, "downstream-port", (GEN4, 16)), link=(GEN4, 16))
+    assert findings(machine.node(), PATH) == []
+
+
+def test_idle_gpu_above_itself() -> None:
+    """An idle GPU lowers the link of the switch that it alone hangs from: that is no bottleneck."""
+    machine, switch = below_switch((GEN1, 16), (GEN4, 16))
+    gpu = machine.gpu(machine.down(switch), trees.UNLISTED_GPU, (GEN1, 16), (GEN4, 16))
+    idle = DriverGpu(gpu, 0, pstate=8, utilization=0, link=LinkEnd(GEN1, 16, GEN4, 16))
+    assert findings(machine.node([idle]), PATH) == []
+    assert findings(machine.node(), PATH) == []
+
+
+def test_idle_gpu_does_not_hide_a_bottleneck() -> None:
+    """A GPU that idles at Gen1 still has a bottleneck in the Gen3 uplink that it shares."""
+    machine, switch = below_switch((GEN3, 8), (GEN3, 8))
+    gpus = [machine.gpu(machine.down(switch), trees.UNLISTED_GPU, (GEN1, 16), (GEN4, 16)) for _ in range(2)]
+    assert {f.subject for f in findings(machine.node(), PATH)} == set(gpus)
+
+
+def test_chipset() -> None:
+    """The chipset's own uplink is not judged; what hangs below it knows what it was bought for."""
+    machine = Machine()
+    up = machine.bridge(machine.root_port(machine.host(0x10)), CHIPSET_UP, "upstream-port", (GEN3, 2))
+    machine.nvme(machine.bridge(up, CHIPSET_DOWN, "downstream-port", (GEN4, 4)))
+    assert findings(machine.node(), PATH) == []
+
+
+def test_virtual_machine() -> None:
+    """In a guest the links are emulated."""
+    machine, switch = below_switch((GEN1, 1), (GEN1, 1), platform=GUEST)
+    machine.gpu(machine.down(switch))
+    assert findings(machine.node(), PATH) == []
+    assert findings(machine.node(), UPLINK) == []
+
+
+def test_once_a_device() -> None:
+    """Two functions of a NIC are one device and one finding; virtual functions are none."""
+    machine, switch = below_switch((GEN3, 4), (GEN3, 4))
+    port = machine.down(switch)
+    nic = machine.nic(port)
+    machine.nic(port, same_device=nic)
+    machine.virtual(nic, number=2)
+    assert [f.subject for f in findings(machine.node(), PATH)] == [nic]
+
+
+# --- pcie-uplink-oversubscribed --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "ratio"), [(2, 2.0), (4, 4.0), (8, 8.0)])
+def test_ratio(count: int, ratio: float) -> None:
+    """Several GPUs on one uplink: information with the ratio, on the switch."""
+    machine, switch = below_switch((GEN4, 16), (GEN4, 16))
+    gpus = [machine.gpu(machine.down(switch), most=(GEN4, 16)) for _ in range(count)]
+    (found,) = findings(machine.node(), UPLINK)
+    assert (found.subject, found.severity) == (switch, "info")
+    assert found.observed["ratio"] == ratio
+    assert set(found.related) == set(gpus)
+
+
+def test_one_to_one() -> None:
+    """A GPU on an uplink of its own, with the switch's management function, is not oversubscribed."""
+    machine, switch = below_switch((GEN5, 16), (GEN5, 16))
+    machine.gpu(machine.down(switch))
+    machine.function(machine.down(switch), (0x1000, 0x00B2), 0x010700, link=(GEN4, 1))
+    assert findings(machine.node(), UPLINK) == []
+
+
+def test_idle_uplink() -> None:
+    """The ratio is of what links can carry: neither idle GPUs nor an idle uplink change it."""
+    machine, switch = below_switch((GEN1, 16), (GEN4, 16))
+    for _ in range(2):
+        machine.gpu(machine.down(switch), link=(GEN1, 16), most=(GEN4, 16))
+    assert findings(machine.node(), UPLINK)[0].observed["ratio"] == 2.0
+
+
+def test_unknown_uplink() -> None:
+    """Without the uplink's own values there is no ratio."""
+    machine, switch = below_switch()
+    machine.gpu(machine.down(switch))
+    machine.files(switch, current_link_width=b"0\n", max_link_width=b"0\n")
+    assert findings(machine.node(), UPLINK) == []
