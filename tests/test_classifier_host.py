@@ -1,0 +1,75 @@
+"""numa-unknown and payload-size-mismatch."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_topo.model.host import BARE_METAL, Platform
+from tests import trees
+from tests.nvlinks import GUEST
+from tests.trees import Machine, conclusions, findings
+
+NUMA, PAYLOAD = "numa-unknown", "payload-size-mismatch"
+
+
+@pytest.mark.parametrize(("count", "fires"), [(1, False), (2, True), (8, True), (None, False)])
+def test_numa_nodes(count: int | None, fires: bool) -> None:
+    """numa_node -1 is worth knowing only where the machine has more than one node."""
+    machine = Machine(platform=Platform(kind=BARE_METAL, numa_count=count))
+    host = machine.host(0x10, numa=None)
+    gpu, nic = machine.gpu(machine.root_port(host)), machine.nic(machine.root_port(host))
+    found = findings(machine.node(), NUMA)
+    assert [(f.subject, f.severity) for f in found] == ([("node", "info")] if fires else [])
+    if fires:
+        assert set(found[0].related) == {gpu, nic}
+
+
+def test_known_numa_nodes() -> None:
+    """A device whose node is known, itself or by a bridge above, is nothing to mention."""
+    machine = Machine(numa=2)
+    gpu = machine.gpu(machine.root_port(machine.host(0x10, numa=1)))
+    assert findings(machine.node(), NUMA) == []
+    machine.files(gpu, numa_node=b"-1\n")
+    assert findings(machine.node(), NUMA) == []
+
+
+def test_devices_that_nobody_places() -> None:
+    """Drives and management displays without a node are not mentioned."""
+    machine = Machine(numa=2)
+    host = machine.host(0x10, numa=None)
+    machine.nvme(machine.root_port(host))
+    trees.display(machine, host)
+    assert findings(machine.node(), NUMA) == []
+
+
+def with_payloads(device: int, port: int, **more: object) -> tuple[Machine, str, str]:
+    machine = Machine(config=True, **more)  # type: ignore[arg-type]
+    above = machine.root_port(machine.host(0x10), payload=(port, 512))
+    return machine, above, machine.gpu(above, payload=(device, 512))
+
+
+@pytest.mark.parametrize(("device", "port", "fires"), [(256, 256, False), (128, 256, True), (512, 256, True)])
+def test_payload(device: int, port: int, fires: bool) -> None:
+    """Different payload sizes in use on the two ends of a path are information."""
+    machine, above, gpu = with_payloads(device, port)
+    found = findings(machine.node(), PAYLOAD)
+    assert [(f.subject, f.severity, f.related) for f in found] == ([(gpu, "info", (above,))] if fires else [])
+
+
+def test_payload_further_up() -> None:
+    """The first bridge that differs is named."""
+    machine = Machine(config=True)
+    switch = machine.switch(machine.root_port(machine.host(0x10), payload=(128, 512)), payload=(256, 512))
+    gpu = machine.gpu(machine.down(switch, payload=(256, 512)), payload=(256, 512))
+    (found,) = findings(machine.node(), PAYLOAD)
+    assert found.subject == gpu
+    assert machine.parts[found.related[0]].payload == (128, 512)
+
+
+def test_payload_not_readable() -> None:
+    """Without configuration space, and in a guest, nothing is said."""
+    machine, _, _ = with_payloads(128, 256)
+    machine.config = False
+    assert conclusions(machine.node(), PAYLOAD) == ([], [])
+    machine, _, _ = with_payloads(128, 256, platform=GUEST)
+    assert findings(machine.node(), PAYLOAD) == []
