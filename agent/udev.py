@@ -39,6 +39,8 @@ class Events:
             problem = self._open(origin)
             if not problem:
                 self.origin = origin
+                if origin == KERNEL:
+                    log("udevd does not answer here: events are taken from the kernel")
                 return
             log(f"no events from {origin}: {problem}")
         log("no events: devices that come or go are noticed at the next scan")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo.agent import inspect
 from gpu_topo.agent.history import History, observe, past_of, port_flaps
@@ -16,9 +16,10 @@ from gpu_topo.collectors import COLLECTORS, Collector
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import ABSENT, FAILED, OK, PARTIAL, TIMEOUT, Facts, SourceStatus
 from gpu_topo.model.finding import Report
-from gpu_topo.model.history import Policy
+from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import EMPTY, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Source
 from gpu_topo.source.kept import Journal, Kept
 
@@ -96,6 +97,8 @@ class Memory(NamedTuple):
     last_good: Mapping[str, float] = EMPTY  # source -> boot clock of its last answer
     facts: tuple[Facts, ...] = ()  # of the last scan
     node: Node | None = None  # what was made of them
+    judged: Report | None = None  # what was concluded of that node,
+    grounds: tuple[Past, Policy, bool] | None = None  # and on what grounds
 
 
 class Seen(NamedTuple):
@@ -130,7 +133,13 @@ def look(
     history = observe(memory.history, node, now)
     uptime = known(node.platform.uptime_seconds)
     past = past_of(history, memory.history.samples, now, uptime, settings.baseline)
-    judged = inspect.report_on(node, settings.policy, past)
+    in_grace = uptime is not None and uptime < settings.boot_grace
+    grounds = (past._replace(uptime_seconds=None), settings.policy, in_grace)
+    if memory.judged is not None and node.devices is memory.judged.node.devices and grounds == memory.grounds:
+        # The same node on the same grounds: the rules are pure functions.
+        judged = memory.judged._replace(node=node, generated_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    else:
+        judged = inspect.report_on(node, settings.policy, past)
     settled = settle(
         lives,
         judged.findings,
@@ -138,7 +147,7 @@ def look(
         today,
         settings.raise_after,
         settings.clear_after,
-        uptime is not None and uptime < settings.boot_grace,
+        in_grace,
     )
     report = judged._replace(findings=settled.findings, verdict=verdict(node, settled.findings, judged.unassessed))
     last_good = dict(memory.last_good)
@@ -149,11 +158,11 @@ def look(
             last_good.setdefault(status.name, now)
     return Seen(
         report,
-        Memory(history, settled.lives, offset, last_good, facts, node),
+        Memory(history, settled.lives, offset, last_good, facts, node, judged, grounds),
         settled.changes,
         time.monotonic() - begun,
         wall(),
-        {name: now - when for name, when in last_good.items()},
+        {s.name: now - last_good[s.name] for s in node.sources if s.status != ABSENT},
         port_flaps(history, node),
     )
 
