@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo import __version__
 from gpu_topo.agent.config import Accepted, accepted
@@ -17,6 +17,7 @@ from gpu_topo.agent.state import write_atomically
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import EMPTY, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.baseline import SCHEMA, Difference, differences, document
 
 DEFAULT_FILE = "/var/lib/gpu-topo/baseline.json"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpu_topo import __version__
 from gpu_topo.agent.errors import UNUSABLE, UserError
+from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
     import argparse

@@ -11,11 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpu_topo.model.finding import Acceptance
 from gpu_topo.model.history import Policy
 from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
     import argparse

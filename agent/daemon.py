@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo import __version__
 from gpu_topo.agent import config as configuration
@@ -33,6 +33,7 @@ from gpu_topo.agent.web_config import Watched
 from gpu_topo.exporters.prometheus import Runtime
 from gpu_topo.model.facts import ABSENT, OK, PARTIAL
 from gpu_topo.model.finding import CRITICAL, WARNING, Report
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Refusal
 from gpu_topo.source.kept import Kept
 

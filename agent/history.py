@@ -8,13 +8,14 @@ is bounded: one point a minute and counter, one hour, forty samples a GPU.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo.classifier.port_counters import CEILINGS
 from gpu_topo.model.history import Growth, Past
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import LinkSample, Node
 from gpu_topo.model.reading import EMPTY, Reading, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.baseline import counted
 
 WINDOW = 3600.0  # growth is judged by the hour; what a minute brings is not extrapolated

@@ -18,13 +18,13 @@ import socket
 import ssl
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import h11
 
 from gpu_topo.agent.config import Listen
 from gpu_topo.agent.loop import READ, WRITE, Loop
 from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.record import NamedTuple
 
 MAX_CONNECTIONS = 64
 MAX_HEADERS = 16 * 1024  # bytes of one request's head

@@ -6,9 +6,9 @@ Pure functions on tuples. The rules judge each scan by itself; what flickers is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from gpu_topo.model.finding import SEVERITIES, Finding, Unassessed
+from gpu_topo.model.record import NamedTuple
 
 RAISED = "raised"
 CLEARED = "cleared"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from gpu_topo.agent.http import Done, Request, Response
 from gpu_topo.agent.loop import Loop
+from gpu_topo.model.record import NamedTuple
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

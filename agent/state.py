@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo.agent.history import History, Trail
 from gpu_topo.agent.life import Life
 from gpu_topo.model.node import LinkSample
 from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.record import NamedTuple
 
 FORMAT = 1
 _MOST_BYTES = 16 << 20

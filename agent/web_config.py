@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo.agent.config import ConfigError, duration, nearest
 from gpu_topo.agent.http import Gate
 from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.record import NamedTuple
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "tls_server_config": (

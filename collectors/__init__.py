@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import NamedTuple, cast
+from typing import cast
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import Facts
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Source
 
 Collect = Callable[[Source, Context], Facts]

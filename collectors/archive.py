@@ -7,9 +7,10 @@ device nodes, FIFOs and sockets are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
 from gpu_topo.collectors.unpack import Unreadable
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import MAX_READ, Entry, Tree
 
 if TYPE_CHECKING:

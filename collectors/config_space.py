@@ -7,11 +7,11 @@ linux/pci_regs.h. Whatever bytes come in, decoding ends: chains are bounded, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from gpu_topo.model import pci
 from gpu_topo.model.pci import Aer, LinkEnd
 from gpu_topo.model.reading import DENIED, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import GTS_OF_GENERATION
 
 # Header (type 0 unless said otherwise). Everything is read by the double word, as the hardware answers.
@@ -184,7 +184,8 @@ def decode(data: bytes, why: str = NOT_RECORDED) -> ConfigSpace:
     space = space._replace(capabilities=tuple(offsets.items()))
     beyond = Unknown(why, f"configuration space beyond {len(data)} bytes") if cut else None
     space = _power(space, word, offsets.get(POWER_MANAGEMENT), beyond)
-    if space.header_type == 1 and BRIDGE_SUBSYSTEM in offsets and (ids := word(offsets[BRIDGE_SUBSYSTEM] + 4)) is not None:
+    subsystem = offsets.get(BRIDGE_SUBSYSTEM) if space.header_type == 1 else None
+    if subsystem is not None and (ids := word(subsystem + 4)) is not None:
         space = space._replace(subsystem_vendor_id=ids & 0xFFFF, subsystem_device_id=ids >> 16)
     space = _express(space, word, offsets.get(EXPRESS), beyond)
     if EXPRESS in offsets or PCI_X in offsets:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gpu_topo.model.record import NamedTuple
 
 
 class Context(NamedTuple):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, NvLink
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
+from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

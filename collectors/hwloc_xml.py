@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpu_topo.collectors import hwloc_links
 from gpu_topo.collectors.cpu_mask import to_bits, to_list
@@ -20,6 +20,7 @@ from gpu_topo.model.gpu import AcceleratorLink, DriverGpu
 from gpu_topo.model.host import BlockDevice, NetDevice, NumaNode, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

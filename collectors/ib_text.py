@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.host import Port
 from gpu_topo.model.reading import MALFORMED, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 
 _NUMBER = re.compile(r"(0x[0-9a-fA-F]{1,16}|\d{1,20})\b")
 _TEXT_LIMIT = 120  # longer than any value that these tools print

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from gpu_topo.collectors.pci_classes import class_code_of
 from gpu_topo.model.address import normalise
+from gpu_topo.model.record import NamedTuple
 
 # An address at the start of the line (quoted or indented as a whole), then "CLASS: DEVICE".
 _LINE = re.compile(

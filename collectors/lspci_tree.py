@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from gpu_topo.collectors.lspci_names import identify, names_virtual_function
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
+from gpu_topo.model.record import NamedTuple
 
 # "-[0000:00]-+-00.0" or, with several root buses, "-+-[0000:d7]-+-00.0"; very old ones print no domain.
 _FIRST = re.compile(r"([>\s]*)-(?:\+-)?\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}\]-", re.IGNORECASE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gpu_topo.collectors.config_space import ConfigSpace, Sriov, width
 from gpu_topo.collectors.lspci_names import identify
 from gpu_topo.model import pci
 from gpu_topo.model.pci import Aer, LinkEnd
 from gpu_topo.model.reading import DENIED, NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import GENERATION_OF_GTS
 
 # Titles of the capabilities that are looked into (lspci's words), by how they begin.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.address import normalise, sort_key
@@ -19,6 +19,7 @@ from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, DriverGpu, NvLink
 from gpu_topo.model.host import NetDevice, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -12,10 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpu_topo.collectors import nvml_facts, nvml_transcript
 from gpu_topo.model.facts import Facts
+from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
     import socket

@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo.model.address import normalise
 from gpu_topo.model.reading import DENIED, EMPTY, FAILED, LOST, MALFORMED, NOT_RECORDED, TIMEOUT, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 
 ALL, LOAD = "all", "load"  # kinds of batches
 DEADLINE = "DEADLINE"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from typing import NamedTuple
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.collectors.reader import clean
 from gpu_topo.model.facts import ABSENT, DENIED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.host import BARE_METAL, UNKNOWN_PLATFORM, VIRTUAL_MACHINE, NumaNode, Platform
 from gpu_topo.model.reading import EMPTY, MALFORMED, Reading, Unknown, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Answer, Refusal, Source
 
 NAME = "platform"

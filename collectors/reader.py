@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from gpu_topo.model.facts import Facts
+from gpu_topo.model.record import NamedTuple
 
 # CSI, OSC and two-byte escape sequences (ECMA-48), then every other control character but tab.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")

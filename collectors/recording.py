@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from gpu_topo.collectors.reader import Reader, clean
 from gpu_topo.collectors.unpack import MAX_BYTES, Unreadable, unpacked
 from gpu_topo.model.facts import FAILED, Facts
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Source
 
 # The readers in the order in which they are asked; where two know a line, the first one has it.

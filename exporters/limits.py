@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gpu_topo.exporters.view import names, nvlink_totals
 from gpu_topo.model.finding import Report
@@ -11,6 +10,7 @@ from gpu_topo.model.gpu import INACTIVE
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import Gpu, Link, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import GpuPlacement, Placement
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from gpu_topo.exporters.view import names
 from gpu_topo.exporters.words import clean, gbs
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
 from gpu_topo.topology.paths import Router, endpoints
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpu_topo.exporters.view import listed_devices, nvlink_totals
 from gpu_topo.model.facts import ABSENT, OK, PARTIAL
@@ -13,6 +13,7 @@ from gpu_topo.model.host import Port
 from gpu_topo.model.node import ENDPOINT_KINDS, Device, Gpu, Link, Node
 from gpu_topo.model.pci import Aer
 from gpu_topo.model.reading import EMPTY, Reading, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.placement import placement
 from gpu_topo.topology.roles import role

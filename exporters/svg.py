@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape as escape_xml
 from itertools import pairwise
-from typing import NamedTuple
 
 from gpu_topo.exporters.view import Group, grouped, names, nvlink_totals, open_findings, shadowed
 from gpu_topo.exporters.words import clean, gbs, headline, host, link_gbs, link_text, model
@@ -18,6 +17,7 @@ from gpu_topo.model.gpu import INACTIVE
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, NVSWITCH, STORAGE, Device, Gpu, Link, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.interconnect import interconnect
 
 CARD, CARD_HEIGHT = 132, 44  # one device

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from gpu_topo import catalogue
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, OTHER, STORAGE, Part
 from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function
 from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.record import NamedTuple
 
 NVIDIA, AMD, INTEL, AMD_CPU, MELLANOX = 0x10DE, 0x1002, 0x8086, 0x1022, 0x15B3
 _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from gpu_topo.assemble.merge import merge_gpu
 from gpu_topo.model.address import sort_key
@@ -11,6 +10,7 @@ from gpu_topo.model.facts import Facts
 from gpu_topo.model.gpu import DriverGpu, NvLink
 from gpu_topo.model.node import LinkSample
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 
 
 class DriverViews(NamedTuple):

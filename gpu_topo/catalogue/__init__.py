@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import NamedTuple
 
 from gpu_topo.model.node import Part
+from gpu_topo.model.record import NamedTuple
 
 # Board vendors that put their own vendor id, but NVIDIA's device id, into the subsystem of professional boards
 # (NVIDIA, Dell, HP, Lenovo; list of supported GPUs in NVIDIA/open-gpu-kernel-modules README).

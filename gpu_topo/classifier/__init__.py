@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gpu_topo.classifier import (
     acs,
@@ -30,6 +29,7 @@ from gpu_topo.model.finding import CRITICAL, SEVERITIES, WARNING, Finding, Unass
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 
 __all__ = ["RULES", "Judgement", "classify", "verdict"]
 

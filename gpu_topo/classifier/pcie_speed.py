@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from gpu_topo.classifier.links import (
     MATTERS,
@@ -34,6 +33,7 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, LinkSample, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link, pcie_gbs
 
 SPEED = "pcie-speed-degraded"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from gpu_topo import catalogue
 from gpu_topo.classifier.links import not_judged, running, why_unknown
@@ -38,6 +37,7 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.roles import line_rate
 
 RATE = "port-rate-degraded"

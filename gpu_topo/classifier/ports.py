@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from gpu_topo.classifier.links import why_unknown
 from gpu_topo.model.address import slot_of
@@ -11,6 +10,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import Reading, Unknown, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.roles import NVSWITCH, is_up, port_name, roles, serves_no_one
 
 COLLECTIVES = "collectives between nodes run at the rate of the slowest port: the whole job, not this node alone"

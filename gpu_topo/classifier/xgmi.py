@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -13,6 +12,7 @@ from gpu_topo.model.gpu import INACTIVE, UNKNOWN_STATE, AcceleratorLink
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.roles import accelerators
 
 _NAMES = {"xgmi": "xGMI", "hccs": "HCCS"}

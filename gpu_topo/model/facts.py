@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gpu_topo.model.gpu import AcceleratorLink, DriverGpu, DriverState, Peer
 from gpu_topo.model.host import BlockDevice, NetDevice, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.record import NamedTuple
 
 OK = "ok"
 PARTIAL = "partial"

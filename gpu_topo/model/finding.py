@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.record import NamedTuple
 
 CRITICAL = "critical"
 WARNING = "warning"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gpu_topo.model.pci import LinkEnd
 from gpu_topo.model.reading import EMPTY, Reading
+from gpu_topo.model.record import NamedTuple
 
 ACTIVE = "active"
 INACTIVE = "inactive"

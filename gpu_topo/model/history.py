@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo.model.finding import Acceptance
 from gpu_topo.model.node import LinkSample
 from gpu_topo.model.reading import EMPTY
+from gpu_topo.model.record import NamedTuple
 
 
 class Growth(NamedTuple):

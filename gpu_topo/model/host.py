@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gpu_topo.model.reading import EMPTY, Reading
+from gpu_topo.model.record import NamedTuple
 
 BARE_METAL = "bare-metal"
 VIRTUAL_MACHINE = "virtual-machine"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gpu_topo.model.facts import SourceStatus
 from gpu_topo.model.gpu import AcceleratorLink, DriverState, Fabric, NvLink
 from gpu_topo.model.host import BlockDevice, NetDevice, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import EMPTY, Reading
+from gpu_topo.model.record import NamedTuple
 
 GPU = "gpu"
 ACCELERATOR = "accelerator"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gpu_topo.model.reading import NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 
 # Port types of the PCI Express capability (PCI Express Base Specification 7.5.3.2).
 ENDPOINT = "endpoint"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, TypeVar, Union
+
+from gpu_topo.model.record import NamedTuple
 
 T = TypeVar("T")
 

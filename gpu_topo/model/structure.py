@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gpu_topo.model.record import NamedTuple
 
 # Path kinds with the meaning of `nvidia-smi topo -m`; NV<n>, XG<n> and HC<n> carry the number of bonded links.
 PIX = "PIX"  # both hang directly from ports of one enumerated switch

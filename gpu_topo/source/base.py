@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol, Union
+from typing import Protocol, Union
 
 from gpu_topo.model.reading import DENIED, FAILED
+from gpu_topo.model.record import NamedTuple
 
 ABSENT = "absent"
 MAX_READ = 1 << 20  # no file that a scan reads is larger; a hostile tree may hold anything

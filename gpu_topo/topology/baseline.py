@@ -23,7 +23,7 @@ matched by place, then by address, then (as moved) by what they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpu_topo.model.gpu import ACTIVE as LINK_ACTIVE
 from gpu_topo.model.host import Port
@@ -40,6 +40,7 @@ from gpu_topo.model.node import (
     Node,
 )
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
 
 SCHEMA = "gpu-topo/baseline/1"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.facts import OK, PARTIAL
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, Device, Node
 from gpu_topo.model.reading import EMPTY, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import PIX, PXB
 from gpu_topo.topology.lookup import lookup
 
