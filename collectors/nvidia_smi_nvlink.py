@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import ACTIVE, INACTIVE, UNKNOWN_STATE, DriverGpu, DriverState, NvLink
 from gpu_topo.model.reading import FAILED, NO_DATA, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 
 KIND = "nvidia-smi nvlink"
 
@@ -26,6 +26,7 @@ _LINK = re.compile(r"\s*Link (\d{1,3}): ?(.{1,200})\Z")
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?GB/s")
 _INACTIVE = re.compile(r"<?\s?(?:inactive|in-active|disabled|off)\s?>?\Z", re.IGNORECASE)
 _REMOTE = re.compile(r"(?:Remote Device:? )?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\b")
+_ELLIPSIS = re.compile(r"\s*(?:\.{2,}|…|[\[(<](?:\.{2,}|…|snip\w*|truncated|cut)[\])>])\s*\Z", re.IGNORECASE)
 _ERRORS = re.compile(r"([A-Za-z][\w /-]{0,60}[Ee]rrors?[\w ]{0,20}): ?(\d{1,19})\Z")
 
 STATUS, REMOTE, ERRORS, LIST = "status", "remote", "errors", "list"
@@ -82,6 +83,7 @@ class _Gpu:
         self.lost = False
         self.asked: set[str] = set()
         self.none = False  # the driver says that there are no links, or that none is active
+        self.cut = False  # whoever pasted this left links out
         self.unknown: Unknown | None = None
         self.unknowns: dict[str, str] = {}
 
@@ -147,13 +149,16 @@ class _Gpu:
         self.mig = self.mig or later.mig
         self.lost = self.lost or later.lost
         self.none = self.none or later.none
+        self.cut = self.cut or later.cut
         self.unknown = self.unknown or later.unknown
         self.unknowns.update(later.unknowns)
         self.asked |= later.asked
 
     def facts(self) -> DriverGpu:
         nvlinks: Reading[tuple[NvLink, ...]] = None
-        if self.links:
+        if self.cut:
+            nvlinks = Unknown(NO_DATA, "nvidia-smi nvlink: the list of links is cut off")
+        elif self.links:
             nvlinks = tuple(self.links[number] for number in sorted(self.links))
         elif self.none:
             nvlinks = ()
@@ -208,9 +213,23 @@ def _outputs(lines: Sequence[str]) -> list[list[_Gpu]]:
             continue
         elif _MIG.match(line):
             gpu.partitions += 1
+        elif gpu.links and _ELLIPSIS.match(line):
+            gpu.cut = True
         elif line.strip() and not gpu.add_message(line.strip()) and not line.lstrip().startswith("Link "):
             gpu = None  # a prompt or another tool's output
-    return [output for output in outputs if output]
+    found = [output for output in outputs if output]
+    if found:
+        _mark_cut(found[-1])
+    return found
+
+
+def _mark_cut(output: list[_Gpu]) -> None:
+    """A recording that ends within its last list: GPUs of one model have equally many links, and none is left out."""
+    last = output[-1]
+    others = [len(gpu.links) for gpu in output[:-1] if gpu.model == last.model]
+    first_ones = sorted(last.links) == list(range(len(last.links)))
+    if last.links and others and first_ones and len(last.links) < min(others):
+        last.cut = True
 
 
 def _questions(output: list[_Gpu]) -> set[str]:

@@ -17,6 +17,9 @@ _GPU = re.compile(r"GPU(\d{1,4})\Z")
 # GPU0, NIC3, mlx5_0, mlx5_bond_0, bnxt_re1, rocep26s0: every name of a device ends in a number.
 _DEVICE = re.compile(r"[A-Za-z][\w.\-]{0,40}\d\Z")
 _KIND = re.compile(r"(?:NV|XG|HC)\d{1,3}\Z|(?:PIX|PXB|PHB|NODE|SYS)\Z")
+# Pastes lose a tab now and then: NODENODE, PIXPXB are two cells. NV12 and a number behind it could not be told apart.
+_GLUED = re.compile(r"(?:PIX|PXB|PHB|NODE|SYS){2,4}\Z")
+_ONE = re.compile(r"PIX|PXB|PHB|NODE|SYS")
 _OLDER_KINDS = {"SOC": "SYS", "PSB": "PIX"}  # drivers before 390
 _STATUSES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 _SELF = "X"
@@ -49,6 +52,11 @@ def _is_cell(token: str) -> bool:
     return word == _SELF or word in _STATUSES or word in _OLDER_KINDS or bool(_KIND.match(word))
 
 
+def _tokens(text: str) -> list[str]:
+    """The words of a line, cells that ran together apart again."""
+    return [part for word in text.split() for part in (_ONE.findall(word) if _GLUED.match(word) else (word,))]
+
+
 def _begins(line: str) -> bool:
     return ("GPU" in line and _header(line) is not None) or ("p2p" in line and bool(_COMMAND.search(line)))
 
@@ -72,7 +80,7 @@ class _Matrix:
         if legend:
             self.legend.setdefault(legend.group(1), legend.group(2))
             return
-        tokens = text.split()
+        tokens = _tokens(text)
         if not tokens or "=" in tokens[:2]:
             self._row = None
         elif len(tokens) > 1 and tokens[0] in self.names and _is_cell(tokens[1]):

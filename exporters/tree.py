@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from gpu_topo.exporters.view import names, nvlink_totals, port_name
 from gpu_topo.exporters.words import clean, gbs, link_gbs, link_text
@@ -12,6 +11,7 @@ from gpu_topo.model.address import sort_key
 from gpu_topo.model.finding import Finding, Report
 from gpu_topo.model.node import BRIDGE, Device, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 
 
 class Row(NamedTuple):
@@ -57,8 +57,8 @@ def rows(report: Report, numbered: Sequence[tuple[int, Finding]]) -> list[Row]:
     for number, finding in numbered:
         for subject in finding.subject.split("~"):
             device, detail = _place(node, subject, finding.code)
-            if device is None:
-                continue
+            if device is None or ":" not in device:
+                continue  # a recording without addresses has no tree
             if detail:
                 details.setdefault(device, {}).setdefault(detail, []).append(number)
                 marks.setdefault(device, [])

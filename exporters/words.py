@@ -126,7 +126,7 @@ def value_text(value: object) -> str:
     if isinstance(value, (set, frozenset)):
         value = sorted(value, key=str)
     if isinstance(value, (list, tuple)):
-        shown = [value_text(item) for item in value[:8]]
+        shown = [value_text(item) for item in value[:8]] or ["none"]
         return ", ".join(shown) + (f" and {len(value) - 8} more" if len(value) > 8 else "")
     return str(value)
 
@@ -195,8 +195,8 @@ def checked(report: Report) -> str:
         parts.append(f"{nvlinks} NVLinks")
     if others := sum(link.state == ACTIVE for link in node.accelerator_links):
         parts.append(f"{others} {node.accelerator_links[0].kind} connections")
-    if node.ports:
-        parts.append(f"{len(node.ports)} port{'' if len(node.ports) == 1 else 's'}")
+    if ports := sum(known(port.state) is not None or known(port.phys_state) is not None for port in node.ports):
+        parts.append(f"{ports} port{'' if ports == 1 else 's'}")
     return enumerate_words(parts)
 
 

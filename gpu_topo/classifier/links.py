@@ -105,12 +105,17 @@ def not_judged(node: Node, device: Device) -> tuple[str, str] | None:
         return "the device no longer answers", CAUSE_UNREADABLE
     if device.integrated:
         return "integrated in the processor: it has no link of its own", CAUSE_BY_DESIGN
-    gpu = lookup(node).gpus.get(device.address)
-    if (device.part is not None and device.part.c2c) or (gpu is not None and known(gpu.c2c)):
+    if is_c2c(node, device):
         return "the host link is a chip-to-chip link, its PCIe values mean nothing", CAUSE_BY_DESIGN
     if device.link is not None and not device.link.trusted:
         return "the recording holds maxima or guesses instead of link values", CAUSE_NOT_RECORDED
     return None
+
+
+def is_c2c(node: Node, device: Device) -> bool:
+    """Whether a GPU hangs from a chip-to-chip link of its processor (Grace), by its part or by its driver."""
+    gpu = lookup(node).gpus.get(device.address)
+    return (device.part is not None and device.part.c2c) or (gpu is not None and bool(known(gpu.c2c)))
 
 
 def why_unknown(reading: Reading[int] | Reading[float], what: str) -> tuple[str, str]:

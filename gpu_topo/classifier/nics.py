@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpu_topo.classifier.links import called, is_c2c
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
-from gpu_topo.model.finding import CAUSE_NOT_RECORDED, CAUSE_VM, INFO, PEERS, WARNING, Finding, Unassessed
+from gpu_topo.model.finding import (
+    CAUSE_BY_DESIGN,
+    CAUSE_NOT_RECORDED,
+    CAUSE_VM,
+    INFO,
+    PEERS,
+    WARNING,
+    Finding,
+    Unassessed,
+)
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
@@ -91,8 +101,8 @@ def _without(gpu: Device, near: Sequence[Device], found: Sequence[Path]) -> Find
         NEAR,
         WARNING,
         gpu.address,
-        f"{gpu.name} at {gpu.address} has no fabric adapter below its switch (the nearest, {path.b}, is {path.kind}); "
-        f"{len(near)} equal GPUs have one",
+        f"{called(gpu)} has no fabric adapter below its switch (the nearest, {path.b}, is {path.kind}); "
+        f"{len(near)} equal {'GPU has' if len(near) == 1 else 'GPUs have'} one",
         PEERS,
         "its RDMA traffic crosses the processor: slower than its peers', and collectives wait for it",
         (
@@ -119,6 +129,11 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if not any(paths.values()):
         yield _hidden(CROSS, node)
         return
+    if all(found and found[0].kind == SYS for found in paths.values()) and all(is_c2c(node, gpu) for gpu in gpus):
+        # The driver calls every path SYS there, since each GPU's memory is a NUMA node of its own.
+        reason = "on chip-to-chip machines the driver does not tell near adapters from far ones"
+        yield Unassessed(CROSS, "node", reason, CAUSE_BY_DESIGN)
+        return
     for gpu in gpus:
         found = paths[gpu.address]
         if not found or found[0].kind != SYS:
@@ -128,7 +143,7 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             CROSS,
             INFO,
             gpu.address,
-            f"the nearest fabric adapter of {gpu.name} at {gpu.address} hangs from another NUMA node ({listed(names)})",
+            f"the nearest fabric adapter of {called(gpu)} hangs from another NUMA node ({listed(names)})",
             PEERS,
             "its RDMA traffic crosses the link between sockets: less bandwidth, more delay",
             (

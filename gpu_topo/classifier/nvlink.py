@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
@@ -25,6 +24,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.bonds import bonds, link_gbs
 from gpu_topo.topology.interconnect import CUBE_MESH, interconnect, on_switches
 
@@ -104,6 +104,10 @@ def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
         return f"NVLink state could not be read: {gpu.nvlinks.why} ({gpu.nvlinks.where})", CAUSE_DRIVER
     if gpu.lost or gpu.listed is False:
         return "the driver does not answer for this GPU", CAUSE_DRIVER
+    states = [link.state for link in known(gpu.nvlinks) or ()]
+    unread = sum(state not in (ACTIVE, INACTIVE) for state in states)
+    if unread and INACTIVE not in states:
+        return f"the state of {unread} of its {len(states)} NVLinks is not known", CAUSE_NOT_RECORDED
     alone = node.platform.kind == VIRTUAL_MACHINE and len(nvidia_gpus(node)) == 1
     if alone and has_nvlink(gpu) is not False:
         return (

@@ -118,12 +118,16 @@ def _inside(node: Node, gpus: Sequence[Device], shape: Interconnect) -> str:
 def _outside(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic], per_gpu: float | None) -> str:
     if not fabric:
         return "no adapter for traffic to other nodes is known"
-    over = f"{len(fabric)} fabric adapter{'s' if len(fabric) > 1 else ''}"
+    over = _many(len(fabric), "fabric adapter")
     if per_gpu is None:
-        return f"{over} for {len(gpus)} GPUs, at a rate that is not known"
+        return f"{over} for {_many(len(gpus), 'GPU')}, at a rate that is not known"
     text = f"{per_gpu:.4g} GB/s per GPU and direction to other nodes over {over}"
     limits = _limits(node, gpus, fabric)
     return f"{text}, limited by {limits}" if limits else text
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _limits(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> str:
@@ -139,5 +143,5 @@ def _limits(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> str:
     if narrow:
         return f"the PCIe links of {', '.join(narrow)}"
     if len(fabric) < len(gpus):
-        return f"{len(fabric)} adapters for {len(gpus)} GPUs"
+        return f"{_many(len(fabric), 'adapter')} for {len(gpus)} GPUs"
     return "the line rate of the ports"

@@ -1,0 +1,171 @@
+"""What people paste, as they paste it: tables that lost a tab, lists cut short, machines without addresses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_topo.agent.cli import main
+from gpu_topo.model.structure import PIX, SYS
+
+Report = dict[str, Any]
+
+
+class Paste:
+    """Audits a pasted text and returns the JSON report; text() is the report for a person."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._file = folder / "paste.txt"
+        self._capsys = capsys
+
+    def report(self, pasted: str) -> Report:
+        """The JSON report."""
+        self._file.write_text(pasted, "utf-8")
+        main(["inspect", "--json", str(self._file)])
+        found: Report = json.loads(self._capsys.readouterr().out)
+        return found
+
+    def text(self, pasted: str) -> str:
+        """The report for a person, on one line."""
+        self._file.write_text(pasted, "utf-8")
+        main(["inspect", "--all", "--color", "never", str(self._file)])
+        return " ".join(self._capsys.readouterr().out.split())
+
+
+@pytest.fixture
+def paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Paste:
+    """An audit of pasted text."""
+    return Paste(tmp_path, capsys)
+
+
+def codes(report: Report, part: str = "findings") -> dict[str, list[str]]:
+    """The subjects of each code among findings or unassessed."""
+    found: dict[str, list[str]] = {}
+    for row in report[part]:
+        found.setdefault(row["code"], []).append(row["subject"])
+    return found
+
+
+def kind(report: Report, a: str, b: str) -> str:
+    """The kind of the path between two devices."""
+    (path,) = [p for p in report["paths"] if {p["a"], p["b"]} == {a, b}]
+    return str(path["kind"])
+
+
+def matrix(rows: dict[str, str], behind: dict[str, str], columns: str = "CPU Affinity    NUMA Affinity") -> str:
+    """`nvidia-smi topo -m` with those rows."""
+    lines = ["        " + "    ".join(rows) + f"    {columns}"]
+    lines += [f"{name}    {cells}    {behind.get(name, '')}" for name, cells in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
+def links(gpu: int, states: list[str], model: str = "NVIDIA H100 80GB HBM3") -> str:
+    """One GPU of `nvidia-smi nvlink -s`."""
+    lines = [f"GPU {gpu}: {model} (UUID: GPU-00000000-0000-0000-0000-{gpu:012d})"]
+    return "\n".join(lines + [f"\t Link {n}: {state}" for n, state in enumerate(states)]) + "\n"
+
+
+UP = "26.562 GB/s"
+
+
+def test_cells_that_ran_together(paste: Paste) -> None:
+    """A tab that got lost shifts nothing: the cell behind NODENODE is that of the next device, the CPUs are CPUs."""
+    rows = {
+        "GPU0": " X  NV18 PIX NODENODE SYS",
+        "GPU1": "NV18  X  NODE NODEPIX SYS",
+        "NIC0": "PIX NODE  X  NODENODE SYS",
+        "NIC1": "NODE NODE NODE  X NODE SYS",
+        "NIC2": "NODE PIX NODE NODE X  SYS",
+        "NIC3": "SYS SYS SYS SYSSYS  X ",
+    }
+    report = paste.report(matrix(rows, {"GPU0": "0-55 0", "GPU1": "0-55 0"}))
+    assert kind(report, "GPU0", "NIC3") == kind(report, "GPU1", "NIC3") == SYS
+    assert kind(report, "GPU1", "NIC2") == PIX
+    assert [row["numa_node"] for row in report["placement"]] == [0, 0]
+
+
+def test_a_matrix_without_names_or_addresses_reads_well(paste: Paste) -> None:
+    """Sentences name the GPU once and no empty name, and there is no tree of devices whose place is not known."""
+    rows = {
+        "GPU0": "X NV18 NODE PIX",
+        "GPU1": "NV18 X NODE NODE",
+        "GPU2": "NODE NODE X NODE",
+        "NIC0": "PIX NODE NODE X",
+    }
+    text = paste.text(matrix(rows | {"GPU1": "NV18 X NODE SYS"}, {f"GPU{n}": "0-55 0" for n in range(3)}))
+    assert "the nearest fabric adapter of GPU1 hangs from another NUMA node" in text
+    assert "GPU1 has no fabric adapter below its switch" in text
+    assert "Where it sits" not in text
+
+
+def test_every_path_across_on_chip_to_chip_machines(paste: Paste) -> None:
+    """Drivers call each path of a Grace machine SYS: which adapter is near is unassessed, not far."""
+    rows = {
+        "GPU0": "X NV18 SYS SYS",
+        "GPU1": "NV18 X SYS SYS",
+        "NIC0": "SYS SYS X NODE",
+        "NIC1": "SYS SYS NODE X",
+    }
+    grace = matrix(
+        rows, {"GPU0": "0-71 0,3-9 2", "GPU1": "72-143 1,19-25 10"}, "CPU Affinity NUMA Affinity GPU NUMA ID"
+    )
+    report = paste.report(grace)
+    assert "cross-numa-nic" not in codes(report)
+    assert codes(report, "unassessed")["cross-numa-nic"] == ["node"]
+    other = paste.report(matrix(rows, {"GPU0": "0-71 0", "GPU1": "72-143 1"}))
+    assert codes(other)["cross-numa-nic"] == ["GPU0", "GPU1"]
+
+
+def test_ports_of_a_matrix_are_not_checked(paste: Paste) -> None:
+    """The matrix names RDMA devices and says nothing of their state: no report may count them as looked at."""
+    rows = {"GPU0": "X NV18 PIX SYS", "GPU1": "NV18 X SYS PIX", "mlx5_0": "PIX SYS X SYS", "mlx5_1": "SYS PIX SYS X"}
+    text = paste.text(matrix(rows, {"GPU0": "0-55 0", "GPU1": "56-112 1"}))
+    assert "OK this machine: 2 GPUs and 2 NICs found" in text
+
+
+@pytest.mark.parametrize("mark", ["...", "\t ...", "[...]", "<snip>", "…"])
+def test_a_list_of_links_with_an_ellipsis(paste: Paste, mark: str) -> None:
+    """Links that whoever pasted it left out are unknown, not down."""
+    report = paste.report(links(0, [UP, UP]) + mark + "\n" + links(1, [UP] * 18))
+    assert not report["findings"]
+    assert codes(report, "unassessed")["nvlink-inactive"] == ["GPU0"]
+    assert report["gpus"][0]["nvlink"]["links_active"] is None
+
+
+def test_a_recording_that_ends_within_a_list_of_links(paste: Paste) -> None:
+    """A paste that stops early tells nothing of the links behind; one that goes on or says inactive does."""
+    cut = paste.report(links(0, [UP] * 18) + links(1, [UP] * 7))
+    assert not cut["findings"]
+    assert codes(cut, "unassessed")["nvlink-inactive"] == ["GPU1"]
+    down = paste.report(links(0, [UP] * 18) + links(1, [UP] * 7 + ["<inactive>"] * 11))
+    assert codes(down)["nvlink-inactive"] == ["GPU1"]
+    fewer = paste.report(links(0, [UP] * 7) + links(1, [UP] * 18))
+    assert codes(fewer)["nvlink-inactive"] == ["GPU0"]
+
+
+def test_links_whose_state_is_not_told(paste: Paste) -> None:
+    """A link that the driver says nothing of is not a link that is down."""
+    remote = "Remote Device 00000000:07:00.0: Link 4"
+    report = paste.report(links(0, [remote] * 18) + links(1, [remote] + ["Remote Device Not Supported"] * 17))
+    assert not report["findings"]
+    assert codes(report, "unassessed")["nvlink-inactive"] == ["GPU1"]
+
+
+def test_nothing_to_list_reads_as_none(paste: Paste) -> None:
+    """A matrix does not number the links that are down: the evidence says none, not a blank."""
+    rows = {
+        f"GPU{n}": " ".join("X" if n == m else "SYS" if 2 in (n, m) else "NV18" for m in range(4)) for n in range(4)
+    }
+    text = paste.text(matrix(rows, {}))
+    assert "GPU2 has 0 of 18 NVLinks up" in text
+    assert "links down none" in text
+
+
+def test_one_is_no_plural(paste: Paste) -> None:
+    """One GPU, one adapter; one equal GPU has one."""
+    assert "1 fabric adapter for 1 GPU," in paste.text(matrix({"GPU0": "X PIX", "NIC0": "PIX X"}, {}))
+    rows = {"GPU0": "X SYS PIX", "GPU1": "SYS X NODE", "NIC0": "PIX NODE X"}
+    assert "1 equal GPU has one" in paste.text(matrix(rows, {}))
