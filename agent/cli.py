@@ -61,12 +61,24 @@ def parser_of(command: Command) -> argparse.ArgumentParser:
         prog=f"gpu-topo {command.name}",
         description=command.help[0].upper() + command.help[1:] + ".",
         epilog=getattr(module, "EPILOG", None),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # With the width given, argparse does without shutil and the compression modules behind it.
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_columns() - 2),
         allow_abbrev=False,
     )
     module.arguments(parser)
     parser.set_defaults(run=module.run)
     return parser
+
+
+def _columns() -> int:
+    """The terminal's width, 80 where there is none."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size().columns or 80
+    except OSError:
+        return 80
 
 
 def _parser_class() -> type[argparse.ArgumentParser]:

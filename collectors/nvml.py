@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from gpu_topo.collectors import nvml_facts, nvml_transcript
-from gpu_topo.model.facts import Facts
+from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -58,7 +57,12 @@ def collect(source: Source, context: Context, load_only: bool = False) -> Facts:
     load_only: P-state, utilisation and the PCIe link of now, for one more sample. In a recording it gives the first
     sample; replayed() has them all.
     """
-    recorded = source.ask(NAME)
+    transcript = source.ask(NAME)
+    recorded = None if transcript is None else tuple(transcript)
+    if recorded == ():  # a copy of a machine's files: what reads transcripts need not be loaded
+        return Facts(SourceStatus(NAME, ABSENT, "not recorded"))
+    from gpu_topo.collectors import nvml_facts, nvml_transcript
+
     if recorded is not None:
         batches = [batch for batch in nvml_transcript.batches(recorded) if batch.load_only == load_only]
         lines = batches[0].lines if batches else ()
@@ -84,6 +88,8 @@ def replayed(source: Source) -> list[Facts]:
     recorded = source.ask(NAME)
     if recorded is None:
         return []
+    from gpu_topo.collectors import nvml_facts, nvml_transcript
+
     batches = nvml_transcript.batches(recorded)
     return [nvml_facts.read(batch.lines, _bound(source), 0.0) for batch in batches if batch.load_only]
 
@@ -144,6 +150,8 @@ def _openable_minors() -> list[int]:
 
 def ask(deadline: float, load_only: bool, hear: Hear) -> None:
     """Ask one batch of questions until `deadline` (time.monotonic()); every line of the transcript goes to `hear`."""
+    from gpu_topo.collectors import nvml_transcript
+
     args = [nvml_transcript.LOAD if load_only else nvml_transcript.ALL]
     library = find_library(os.environ)
     if library is None:
@@ -241,6 +249,8 @@ def _spawn(library: str, load_only: bool, skip: list[list[object]], lock: socket
 def _listen(worker: _Worker, deadline: float, patience: float, hear: Hear) -> tuple[str, _Pending | None]:
     """Hear the worker out: why it ended ("" for a complete batch) and the question that it did not answer."""
     import select
+
+    from gpu_topo.collectors import nvml_transcript
 
     poll = select.poll()
     poll.register(worker.channel, select.POLLIN)

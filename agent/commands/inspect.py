@@ -8,8 +8,10 @@ from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent import intake
 from gpu_topo.agent.errors import CRITICAL, OK, UNUSABLE, WARNING
+from gpu_topo.agent.inspect import names
 from gpu_topo.agent.output import write
 from gpu_topo.agent.policy import policy_of
+from gpu_topo.assemble import named
 from gpu_topo.model.finding import Report
 
 FORMATS = ("text", "json", "markdown", "html", "svg", "prometheus")
@@ -51,6 +53,8 @@ def run(args: Namespace) -> int:
     policy, past = policy_of(args)
     report = intake.report_of(args, policy, past)
     report = report._replace(all_functions=args.all, all_paths=args.paths == "all")
+    if args.all:
+        report = report._replace(node=named(report.node, names))
     write(rendered(report, args), args.output)
     return status_of(report, args.fail_on, args.require_assessed)
 

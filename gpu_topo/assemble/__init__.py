@@ -28,6 +28,7 @@ from gpu_topo.topology.switches import build, chip_of
 from gpu_topo.topology.tree import parent_of, path_to
 
 NVIDIA = 0x10DE
+_TOLD_CLASSES = frozenset({0x01, 0x02, 0x03, 0x06, 0x0B, 0x12})  # storage, network, display, bridges, processing
 Names = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], str]]
 
 
@@ -75,13 +76,37 @@ def _is_nvidia(function: Function) -> bool:
     return function.vendor_id == NVIDIA
 
 
+def named(node: Node, names: Names) -> Node:
+    """The node with names for the parts that assemble leaves alone, for who wants to see every function."""
+    unnamed = {
+        address: ids
+        for address, device in node.devices.items()
+        if not _is_told(device.function) and (ids := _ids_without_name(device.function)) is not None
+    }
+    found = names(set(unnamed.values()))
+    devices = dict(node.devices)
+    for address, ids in unnamed.items():
+        if ids in found:
+            devices[address] = devices[address]._replace(name=found[ids])
+    return node._replace(devices=devices)
+
+
+def _is_told(function: Function) -> bool:
+    """Whether a report may speak of this function: the hundred small parts of a processor have neither a link nor a
+    class that any rule looks at."""
+    return function.link is not None or function.class_code is None or function.class_code >> 16 in _TOLD_CLASSES
+
+
+def _ids_without_name(function: Function) -> tuple[int, int] | None:
+    """Vendor and device id of a function that no source named."""
+    if function.name is not None or function.vendor_id is None or function.device_id is None:
+        return None
+    return function.vendor_id, function.device_id
+
+
 def _identify_all(functions: Mapping[str, Function], names: Names | None) -> dict[str, Identity]:
     """Kind, name and part of every function, in address order."""
-    wanted = {
-        (f.vendor_id, f.device_id)
-        for f in functions.values()
-        if f.name is None and f.vendor_id is not None and f.device_id is not None
-    }
+    wanted = {ids for f in functions.values() if _is_told(f) and (ids := _ids_without_name(f)) is not None}
     found = names(wanted) if names is not None and wanted else {}
     slots: dict[str, list[Function]] = {}
     for function in functions.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([01]?[0-9a-fA-F])\.([0-7])\Z")
 
@@ -19,6 +20,7 @@ def normalise(text: str) -> str | None:
     return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function}"
 
 
+@lru_cache(maxsize=1 << 14)
 def sort_key(address: str) -> tuple[int, int, int, str]:
     """Orders addresses by domain, bus, device and function; names that are no addresses come last, in their order."""
     parts = address.split(":")
