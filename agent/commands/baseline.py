@@ -87,7 +87,7 @@ def _diff(args: Namespace) -> int:
 
 def _accept(args: Namespace) -> int:
     from gpu_topo.agent import baseline
-    from gpu_topo.agent.config import accepted
+    from gpu_topo.agent.config_values import accepted
     from gpu_topo.classifier import RULES
 
     if not args.code or not args.subject:
