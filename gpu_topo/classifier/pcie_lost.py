@@ -63,7 +63,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
                 f"the {kind} at {address} was there before and is gone from the bus",
                 BASELINE,
                 "jobs that use this device fail; the node is smaller than the scheduler believes",
-                ("if it was removed on purpose, restart the daemon or save a new baseline", *_REMEDY),
+                ("if it was removed on purpose: gpu-topo baseline save", *_REMEDY),
                 f"lspci -s {address}",
                 observed={"present": False},
                 expected={"present": True},

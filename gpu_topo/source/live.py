@@ -23,12 +23,14 @@ class LiveDir:
         self.path = path
         self._fd = fd
         self.copied = copied
+        # No attribute of sysfs is a link, and in a copy one might lead to a file of the local machine.
+        self._flags = _FILE_FLAGS | os.O_NOFOLLOW if copied else _FILE_FLAGS
         self._word_name = ""
         self._word_fd = -1
 
     def read(self, name: str) -> Answer:
         try:
-            fd = os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+            fd = os.open(name, self._flags, dir_fd=self._fd)
         except OSError as error:
             return refusal(error)
         try:
@@ -52,7 +54,7 @@ class LiveDir:
         try:
             if self._word_name != name:
                 self._close_words()
-                self._word_fd = os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+                self._word_fd = os.open(name, self._flags, dir_fd=self._fd)
                 self._word_name = name
             return os.pread(self._word_fd, size, offset)
         except OSError as error:
@@ -107,8 +109,8 @@ class Live:
         full = self._prefix + path
         if self.live:
             return full
-        real = os.path.realpath(full)
-        return real if self._holds(real) else None
+        real = _realpath(full)
+        return real if real is not None and self._holds(real) else None
 
     def _holds(self, real: str) -> bool:
         return real == self.root or real.startswith(self.root + os.sep)
@@ -125,7 +127,7 @@ class Live:
         try:
             real = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:  # no /proc here
-            real = os.path.realpath(self._prefix + path)
+            real = _realpath(self._prefix + path) or ""
         if self._holds(real):
             return fd
         os.close(fd)
@@ -141,9 +143,10 @@ class Live:
         if isinstance(folder, Refusal):
             return folder
         with folder:
-            # A file that is a link is followed only where it stays inside.
-            if not self.live and isinstance(folder.link(name), str) and self._inside(path) is None:
-                return NOT_THERE
+            if not self.live and isinstance(folder.link(name), str):
+                # A file that is a link (/proc/mounts) is followed only where it stays inside.
+                real = self._inside(path)
+                return NOT_THERE if real is None else self.read(real[len(self._prefix) :])
             return folder.read(name)
 
     def list(self, path: str) -> Names:
@@ -164,7 +167,9 @@ class Live:
             return refusal(error)
 
     def real(self, path: str) -> Target:
-        real = os.path.realpath(self._prefix + path)
+        real = _realpath(self._prefix + path)
+        if real is None:
+            return NOT_THERE
         if self.live:
             return real
         if real == self.root:
@@ -176,6 +181,14 @@ class Live:
 
     def heard(self, name: str, line: str) -> None:
         pass
+
+
+def _realpath(path: str) -> str | None:
+    """The path with every link followed, None where it vanishes under way: devices come and go while we look."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return None
 
 
 def is_readable_tree(path: str) -> bool:
