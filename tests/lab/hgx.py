@@ -96,7 +96,7 @@ class Hgx:
             link.symlink_to(f"../../devices/{address}")
         self._put(self.root / "proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse2\n")
         self._put(self.root / "sys/class/dmi/id/sys_vendor", "Supermicro")
-        for folder in ("sys/class/net", "sys/class/nvme", "sys/block"):
+        for folder in ("sys/class/net", "sys/class/nvme", "sys/block", "sys/fs/cgroup", "sys/kernel"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
 
     def link(self, address: str, speed: float = trees.GEN5, width: int = 16) -> None:
