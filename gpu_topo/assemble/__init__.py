@@ -283,11 +283,13 @@ def _busy(samples: Sequence[LinkSample]) -> bool | None:
 
 
 def _listed(facts: Sequence[Facts]) -> bool:
-    """Whether a driver that works as a whole lists GPUs by address, so that one it does not list is missing."""
+    """Whether a driver that works as a whole lists GPUs by address, so that one it does not list is missing, or
+    hidden from this container or job: that of which it tells device nodes knows more than it may open."""
     for fact in facts:
         state = fact.driver
-        working = state is not None and state.library == "nvml" and state.status == "ok" and state.lists_all
-        if working and any(gpu.address and not gpu.lost for gpu in fact.gpus):
+        if state is None or state.library != "nvml" or state.status != "ok":
+            continue
+        if (state.lists_all or state.minors) and any(gpu.address and not gpu.lost for gpu in fact.gpus):
             return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpu_topo.catalogue import baseboards
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,
@@ -66,7 +67,9 @@ def soldered(node: Node, gpu: Gpu) -> bool:
 
     A matrix names no models, but no set of bridges joins three GPUs by more links than a GPU has ends.
     """
-    return is_sxm(gpu) or (gpu.part is None and on_switches(node))
+    if gpu.part is None:
+        return on_switches(node)
+    return is_sxm(gpu) or gpu.part.c2c
 
 
 def has_nvlink(gpu: Gpu) -> bool | None:
@@ -108,13 +111,29 @@ def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
     unread = sum(state not in (ACTIVE, INACTIVE) for state in states)
     if unread and INACTIVE not in states:
         return f"the state of {unread} of its {len(states)} NVLinks is not known", CAUSE_NOT_RECORDED
-    alone = node.platform.kind == VIRTUAL_MACHINE and len(nvidia_gpus(node)) == 1
-    if alone and has_nvlink(gpu) is not False:
-        return (
-            "a guest with one GPU of what may be a larger board: its links may lead to GPUs of others",
-            CAUSE_PASSTHROUGH,
-        )
+    if node.platform.kind == VIRTUAL_MACHINE and has_nvlink(gpu) is not False:
+        if len(nvidia_gpus(node)) == 1:
+            return (
+                "a guest with one GPU of what may be a larger board: its links may lead to GPUs of others",
+                CAUSE_PASSTHROUGH,
+            )
+        # Links to switches stay whole; those of a mesh lead out of the guest, from some GPUs more than from others.
+        switched = any(link.remote_kind == "nvswitch" for link in known(gpu.nvlinks) or ())
+        if soldered(node, gpu) and not switched and not _whole_board(node, gpu):
+            return "a guest with some GPUs of a larger board: links may lead to GPUs of others", CAUSE_PASSTHROUGH
     return None
+
+
+def _whole_board(node: Node, gpu: Gpu) -> bool:
+    """Whether there are as many GPUs of this model as a board carries (or no board is known to carry it)."""
+    device = node.devices.get(gpu.address)
+    number = device.function.device_id if device is not None else None
+    if number is None:
+        return True
+    model = _model(node, gpu)
+    count = sum(_model(node, other) == model for other in nvidia_gpus(node))
+    boards = baseboards(NVIDIA, number, count)
+    return not boards or any(board.gpus == count for board in boards)
 
 
 def counts(node: Node) -> list[Count]:
@@ -155,22 +174,31 @@ def _expected(node: Node, group: Sequence[Count]) -> tuple[int, str]:
     most = max(count.active for count in group)
     part = group[0].gpu.part
     sure = part is not None and part.fabric == "nvlink" and part.fabric_confidence in ("verified", "one_source")
+    sure = sure and (node.platform.kind != VIRTUAL_MACHINE or _whole_board(node, group[0].gpu))
     if sure and part is not None and is_sxm(group[0].gpu) and (part.fabric_links or 0) > most and group[0].by_link:
         return part.fabric_links or 0, CATALOGUE
     return most, PEERS
 
 
+def _on_nvswitches(node: Node, group: Sequence[Count]) -> bool:
+    """Whether GPUs hang from NVSwitches: seen, told, or inferred, since up to four of them may be wired directly."""
+    if any(d.kind == NVSWITCH for d in node.devices.values()) or on_switches(node):
+        return True
+    part = group[0].gpu.part
+    return part is not None and is_sxm(group[0].gpu) and "nvswitch" in part.fabric_attach.lower() and len(group) > 4
+
+
 def judge_inactive(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """nvlink-inactive."""
     found = counts(node)
-    switched = any(d.kind == NVSWITCH for d in node.devices.values()) or on_switches(node)
     yield from _unassessed(node, INACTIVE_CODE)
     for group in _groups(node, found):
         expected, basis = _expected(node, group)
+        severity = CRITICAL if _on_nvswitches(node, group) else WARNING
         for count in group:
             if count.active >= expected or not _is_fault(node, count, group):
                 continue
-            yield _inactive(node, count, expected, basis, switched)
+            yield _inactive(count, expected, basis, severity)
 
 
 def _is_fault(node: Node, count: Count, group: Sequence[Count]) -> bool:
@@ -184,7 +212,7 @@ def _is_fault(node: Node, count: Count, group: Sequence[Count]) -> bool:
     return count.total >= most and count.active < most
 
 
-def _inactive(node: Node, count: Count, expected: int, basis: str, switched: bool) -> Finding:
+def _inactive(count: Count, expected: int, basis: str, severity: str) -> Finding:
     gpu = count.gpu
     links = known(gpu.nvlinks) or ()
     down = [link.number for link in links if link.state == INACTIVE]
@@ -195,10 +223,9 @@ def _inactive(node: Node, count: Count, expected: int, basis: str, switched: boo
     numbers = f" (down: {', '.join(map(str, down))})" if down and len(down) <= expected else ""
     model = known(gpu.model)
     name = f"{model} at {gpu.address}" if model else gpu.address
-    attached = switched or (gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower() and is_sxm(gpu))
     return Finding(
         INACTIVE_CODE,
-        CRITICAL if attached else WARNING,
+        severity,
         gpu.address,
         f"{name} has {count.active} of {expected} NVLinks up{numbers}",
         basis,
