@@ -47,6 +47,14 @@ def _header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     return names, columns
 
 
+def _rest_of_heading(text: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The names and further columns of a line that can only be the rest of a wrapped heading."""
+    start = min((at for at in (text.find(column) for column in _COLUMNS) if at >= 0), default=len(text))
+    names = tuple(text[:start].split())
+    columns = tuple(column for column in _COLUMNS if column in text[start:])
+    return (names, columns) if (names or columns) and all(_DEVICE.match(name) for name in names) else None
+
+
 def _is_cell(token: str) -> bool:
     word = token.upper()
     return word == _SELF or word in _STATUSES or word in _OLDER_KINDS or bool(_KIND.match(word))
@@ -87,11 +95,14 @@ class _Matrix:
             self._row = self.rows.setdefault(tokens[0], [])
             if not self._row:
                 self._row.extend(tokens[1:])
-        elif not self.rows and all(_DEVICE.match(token) for token in tokens):
-            self.continues(tuple(tokens), ())
+        elif not self.rows and (rest := _rest_of_heading(text)):
+            self.continues(*rest)
         elif self._row is not None and (_is_cell(tokens[0]) or _LIST.match(tokens[0]) or tokens[0] == "N/A"):
             if self._row[-1].endswith((",", "-")) and _LIST.match(tokens[0]):
                 self._row[-1] += tokens.pop(0)
+            self._row.extend(tokens)
+        elif self._row is not None and not _is_cell(self._row[-1]) and _is_cell(self._row[-1] + tokens[0]):
+            self._row[-1] += tokens.pop(0)  # wrapped within a word
             self._row.extend(tokens)
 
     def continues(self, names: tuple[str, ...], columns: tuple[str, ...]) -> bool:
@@ -103,11 +114,12 @@ class _Matrix:
         return True
 
     def _cells(self, name: str) -> list[str]:
-        """The cells of a row, in the order of the heading; none where the X stands in a foreign column."""
+        """The cells of a row, in the order of the heading; none where the X stands in a foreign column, or a word that
+        is no cell among them: what is behind it would be taken for the cell of another device."""
         cells = [token.upper() for token in self.rows[name][: len(self.names)]]
         own = self.names.index(name)
         misplaced = _SELF in cells and cells.index(_SELF) != own
-        return [] if misplaced else cells
+        return [] if misplaced or not all(_is_cell(cell) for cell in cells) else cells
 
     def name(self, column: str) -> str:
         """A device by its RDMA name where the legend has one."""

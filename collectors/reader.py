@@ -11,6 +11,14 @@ from gpu_topo.model.record import NamedTuple
 # CSI, OSC and two-byte escape sequences (ECMA-48), then every other control character but tab.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# What web pages, wikis and word processors put in the place of plain characters.
+_PLAIN = {
+    **dict.fromkeys((0x00A0, 0x2007, 0x202F, 0x2003, 0x2002, 0x2009), " "),
+    **dict.fromkeys((0x200B, 0x2060, 0xFEFF, 0x00AD), None),
+    **dict.fromkeys((0x2018, 0x2019), "'"),
+    **dict.fromkeys((0x201C, 0x201D), '"'),
+    **dict.fromkeys((0x2010, 0x2011), "-"),
+}
 
 
 class Reader(NamedTuple):
@@ -27,5 +35,8 @@ class Reader(NamedTuple):
 
 
 def clean(text: str) -> str:
-    """The text without terminal escape sequences and control characters (tabs and newlines stay)."""
+    """The text without terminal escape sequences and control characters (tabs and newlines stay), in plain spaces,
+    quotation marks and hyphens."""
+    if not text.isascii():
+        text = text.translate(_PLAIN)
     return _CONTROLS.sub("", _ESCAPES.sub("", text)) if "\x1b" in text or not text.isprintable() else text

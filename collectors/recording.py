@@ -194,15 +194,18 @@ _DIVIDER = re.compile(r"_{20,}|-{20,}\Z|={20,}\Z|\*\*\* (?:/|ls:)|```|~~~")
 _XML_BEGIN = re.compile(r"<(nvidia_smi_log|system|topology)(?=\s*>|\s+version=)")
 # How people quote and indent what they paste: the rest of the output is quoted in the same way.
 _QUOTE = re.compile(r"[>| \t]{1,16}(?=[^\s>|])")
+_MARKS = re.compile(r"(?:[>|] ?){1,8}(?=.)")  # of a mail: what is indented below it stays so
+_ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{1,5}|#[xX][\dA-Fa-f]{1,4});")
 
 
 class _Section:
     """Lines of one kind of output."""
 
-    def __init__(self, name: str, quote: str = "", closing: str = "") -> None:
+    def __init__(self, name: str, quote: str = "", closing: str = "", escaped: bool = False) -> None:
         self.name = name  # of the reader's module
         self.quote = quote  # what stands before each line
         self.closing = closing  # XML: the tag that ends it
+        self.escaped = escaped  # XML: its tags were written as entities
         self.lines: list[str] = []
 
 
@@ -221,6 +224,10 @@ def _split(lines: Iterable[str], every: dict[str, Reader]) -> Iterator[_Section]
     kept_lines = kept_text = 0
     for raw in lines:
         line = clean(raw)
+        if "&" in line and (section is None or section.escaped or not section.closing) and _ENTITY.search(line):
+            line, escaped = _unescape(line), True
+        else:
+            escaped = False
         if section is not None and section.closing:
             if line[:1] != "<" and _ends(line):  # XML that was cut off
                 yield section
@@ -237,7 +244,7 @@ def _split(lines: Iterable[str], every: dict[str, Reader]) -> Iterator[_Section]
         if "<" in line and (root := _XML_BEGIN.search(line)):
             if section is not None:
                 yield section
-            section = _Section(_XML_ROOTS[root[1]], closing=f"</{root[1]}>")
+            section = _Section(_XML_ROOTS[root[1]], closing=f"</{root[1]}>", escaped=escaped)
             section.lines.append(line[root.start() :])
             kept_text += len(line)
             if section.closing in line:
@@ -246,14 +253,16 @@ def _split(lines: Iterable[str], every: dict[str, Reader]) -> Iterator[_Section]
             continue
         line = line[:_MAX_LINE]
         if section is not None and section.quote:
-            line = "" if line == section.quote.rstrip() else line.removeprefix(section.quote)
+            alike = line.startswith(section.quote)
+            line = line.removeprefix(section.quote if alike else section.quote.rstrip())  # ">GPU0" below ">     GPU0"
         name, quote = _kind(line, known, section)
+        quote = quote or (section.quote if section is not None else "")
         if section is not None and (name not in (None, section.name) or (name is None and _ends(line))):
             yield section
             section = None
         if section is None and name is not None:
             section = _Section(name, quote)
-            line = line.removeprefix(quote)
+            line = line.removeprefix(quote)  # already gone where the section before was quoted alike
         if section is not None:
             section.lines.append(line)
             kept_lines += 1
@@ -267,6 +276,11 @@ def _kind(line: str, known: dict[str, Reader], section: _Section | None) -> tupl
     """Which reader knows this line as a first line, and how it is quoted."""
     if not line or line.isspace():
         return None, ""
+    if section is None and line[0] in ">|" and (marks := _MARKS.match(line)):
+        inner = line[marks.end() :]
+        for name, reader in known.items():
+            if reader.begins(inner):
+                return name, marks[0]
     for name, reader in known.items():
         if reader.begins(line):
             return name, ""
@@ -276,6 +290,13 @@ def _kind(line: str, known: dict[str, Reader], section: _Section | None) -> tupl
             if reader.begins(inner):
                 return name, quote[0]
     return None, ""
+
+
+def _unescape(line: str) -> str:
+    """A line of a web page's source as the page shows it."""
+    import html
+
+    return clean(html.unescape(line))
 
 
 def _ends(line: str) -> bool:

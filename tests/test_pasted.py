@@ -22,9 +22,10 @@ class Paste:
         self._capsys = capsys
 
     def report(self, pasted: str) -> Report:
-        """The JSON report."""
+        """The JSON report; empty where nothing was understood."""
         self._file.write_text(pasted, "utf-8")
-        main(["inspect", "--json", str(self._file)])
+        if main(["inspect", "--json", str(self._file)]) == 3:
+            return {}
         found: Report = json.loads(self._capsys.readouterr().out)
         return found
 
@@ -169,3 +170,44 @@ def test_one_is_no_plural(paste: Paste) -> None:
     assert "1 fabric adapter for 1 GPU," in paste.text(matrix({"GPU0": "X PIX", "NIC0": "PIX X"}, {}))
     rows = {"GPU0": "X SYS PIX", "GPU1": "SYS X NODE", "NIC0": "PIX NODE X"}
     assert "1 equal GPU has one" in paste.text(matrix(rows, {}))
+
+
+WIDE = {
+    "GPU0": "X NV18 PIX SYS SYS",
+    "GPU1": "NV18 X SYS PIX SYS",
+    "NIC0": "PIX SYS X SYS SYS",
+    "NIC1": "SYS PIX SYS X NODE",
+    "NIC2": "SYS SYS SYS NODE X",
+}
+
+
+@pytest.mark.parametrize("mark", ["> ", ">", ">> ", "> > ", "| "])
+def test_a_matrix_quoted_in_a_mail(paste: Paste, mark: str) -> None:
+    """A quoted row is no prompt: the whole matrix is read, and so is what is quoted behind it."""
+    text = matrix(WIDE, {}) + "\n" + links(0, [UP, "<inactive>"])
+    report = paste.report("".join(f"{mark}{line}\n" for line in text.splitlines()))
+    assert kind(report, "GPU1", "NIC1") == PIX
+    assert report["gpus"][0]["nvlink"]["links_active"] == 1
+
+
+def test_the_source_of_a_web_page(paste: Paste) -> None:
+    """&lt;inactive&gt; is <inactive>, and the quotation marks of a word processor are plain ones."""
+    report = paste.report(links(0, [UP, "&lt;inactive&gt;"]).replace(" ", "\u00a0"))
+    assert [link["state"] for link in report["gpus"][0]["nvlink"]["links"]] == ["active", "inactive"]
+    report = paste.report("CA \u2018mlx5_0\u2019\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Active\n\t\tRate: 200\n")
+    assert [(port["device"], port["rate_gbps"]) for port in report["ports"]] == [("mlx5_0", 200)]
+    escaped = (
+        "&lt;nvidia_smi_log&gt;\n&lt;gpu id=&quot;00000000:3B:00.0&quot;&gt;\n&lt;/gpu&gt;\n&lt;/nvidia_smi_log&gt;\n"
+    )
+    assert [gpu["address"] for gpu in paste.report(escaped)["gpus"]] == ["0000:3b:00.0"]
+
+
+@pytest.mark.parametrize("width", range(30, 60))
+def test_a_matrix_wrapped_anywhere(paste: Paste, width: int) -> None:
+    """Lines cut at any column give the right kinds or none, never those of another pair."""
+    text = matrix(WIDE, {"GPU0": "0-55 0", "GPU1": "56-112 1"})
+    whole = paste.report(text)
+    right = {frozenset((path["a"], path["b"])): path["kind"] for path in whole["paths"]}
+    cut = "\n".join(line[at : at + width] for line in text.splitlines() for at in range(0, len(line), width))
+    for path in paste.report(cut).get("paths", []):
+        assert path["kind"] in (right.get(frozenset((path["a"], path["b"]))), "UNKNOWN")
