@@ -11,11 +11,18 @@ from gpu_topo.agent.errors import UserError
 def write(data: str | bytes, path: str | None = None) -> None:
     """Write to `path` atomically, or to standard output."""
     if path is None or path == "-":
-        if isinstance(data, bytes):
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        else:
-            _to_stdout(data)
+        try:
+            if isinstance(data, bytes):
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+            else:
+                _to_stdout(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # What is still in the buffer has nowhere to go either, and must not fail once more on the way out.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise UserError(f"standard output: cannot be written: {error.strerror}") from None
         return
     content = data.encode() if isinstance(data, str) else data
     temporary = f"{path}.{os.getpid()}.tmp"
