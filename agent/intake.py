@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -15,12 +16,14 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.source import Live, Source, is_readable_tree
 
 DEFAULT_TIMEOUT = 10.0
+EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "example", "node.capture.gz")
 
 
 def arguments(parser: ArgumentParser) -> None:
     """The flags of every command that looks at a machine."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="recordings of one machine; - for standard input")
     parser.add_argument("--root", metavar="DIR", help="audit a copied file tree (DIR/sys, DIR/proc)")
+    parser.add_argument("--example", action="store_true", help="audit the bundled example, a made-up eight-GPU node")
     parser.add_argument(
         "--timeout", type=seconds, default=DEFAULT_TIMEOUT, metavar="SECONDS", help="for the whole audit (default 10)"
     )
@@ -62,10 +65,11 @@ def source_of(args: Namespace) -> Source:
 
 def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past()) -> Report:
     """The report on whatever the command line names."""
-    if args.files:
-        if args.root is not None:
-            raise UserError("--root and FILE cannot be combined", "give one or the other")
-        return conclude(facts_of_files(args.files, args.timeout, policy), policy, past)
+    if (args.root is not None) + bool(args.files) + args.example > 1:
+        raise UserError("--root, --example and FILE cannot be combined", "give one of them")
+    files = [EXAMPLE] if args.example else args.files
+    if files:
+        return conclude(facts_of_files(files, args.timeout, policy), policy, past)
     report = audit(source_of(args), policy, past, args.timeout, args.samples)
     if not report.node.devices and all(
         s.status in (ABSENT, DENIED) for s in report.node.sources if s.name != "platform"

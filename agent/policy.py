@@ -25,7 +25,7 @@ def policy_of(args: Namespace) -> tuple[Policy, Past]:
     today = time.strftime("%Y-%m-%d", time.gmtime())
     policy = Policy(now=today)
     # A configuration describes the machine that it lies on: recordings and trees of others are judged without it.
-    local = not getattr(args, "files", None) and getattr(args, "root", None) is None
+    local = not any(getattr(args, name, None) for name in ("files", "root", "example"))
     if file is not None or flags or (local and os.path.exists(DEFAULT_FILE)):
         from gpu_topo.agent import config
 

@@ -93,6 +93,7 @@ class Rdma(NamedTuple):
     link_layer: str = "InfiniBand"
     board: str = "MT_0000000838"
     firmware: str = "28.39.1002"
+    netdev: str = ""  # by default ib<number>
 
 
 UP = Rdma()
@@ -342,22 +343,23 @@ class Machine:
         for row in range(16):
             gid = f"fe80:0000:0000:0000:a088:c203:00ab:{number:04x}" if row == 0 else ":".join(["0000"] * 8)
             self.file(f"{folder}/ports/1/gids/{row}", gid)
-            self.file(f"{folder}/ports/1/gid_attrs/types/{row}", "IB/RoCE v1")
+            kind = "IB/RoCE v1" if port.link_layer == "InfiniBand" else "RoCE v2"
+            self.file(f"{folder}/ports/1/gid_attrs/types/{row}", kind)
         self.link(f"{folder}/device", path)
         self.link(f"/sys/class/infiniband/{name}", folder)
         self._interface(path, number, port)
         return name
 
     def _interface(self, path: str, number: int, port: Rdma) -> None:
-        name = f"ib{number}"
+        name = port.netdev or f"ib{number}"
         folder = f"{path}/net/{name}"
         mbps = int(float(port.rate.split()[0]) * 1000) if port.state.startswith("4") else 400000
         facts = {
             "address": f"00:00:10:29:fe:80:00:00:00:00:00:00:a0:88:c2:03:00:ab:00:{number & 255:02x}",
             "operstate": "up",
-            "mtu": "4092",
+            "mtu": "4092" if port.link_layer == "InfiniBand" else "9000",
             "speed": mbps,
-            "type": "32",
+            "type": "32" if port.link_layer == "InfiniBand" else "1",
             "dev_id": "0x0",
             "dev_port": "0",
             "carrier": "1",

@@ -59,7 +59,7 @@ def _node(machine: Machine, vfs: int, degraded: bool) -> None:
     for numa, bus in ((0, 0x00), (1, 0xE2)):
         _socket(machine, numa, bus, vfs)
     _management(machine)
-    _uncore(machine, FUNCTIONS - (machine.functions - before - 10 * vfs))
+    uncore(machine, FUNCTIONS - (machine.functions - before - 10 * vfs))
 
 
 def _gpu_switch(machine: Machine, group: int, vfs: int, degraded: bool) -> None:
@@ -145,7 +145,7 @@ def _management(machine: Machine) -> None:
     machine.add(bridge, 4, DISPLAY)
 
 
-def _uncore(machine: Machine, count: int) -> None:
+def uncore(machine: Machine, count: int) -> None:
     """The processors' own functions, a quarter of them integrated endpoints, the others conventional."""
     buses = ((0x00, 0), (0x06, 0), (0xFA, 1), (0xFB, 1), (0xF6, 1), (0xF2, 0))
     for number in range(count):

@@ -1,0 +1,1 @@
+"""Scripts that make what is committed, and what the Makefile calls."""
