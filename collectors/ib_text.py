@@ -11,6 +11,8 @@ from gpu_topo.model.reading import MALFORMED, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
 
 _NUMBER = re.compile(r"(0x[0-9a-fA-F]{1,16}|\d{1,20})\b")
+_GUID = re.compile(r"(?:0x)?([0-9a-fA-F]{16}|(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4})\Z")
+_FUNCTIONS = 8  # of one adapter; virtual functions have GUIDs of their own
 _TEXT_LIMIT = 120  # longer than any value that these tools print
 
 
@@ -32,6 +34,14 @@ class Block(NamedTuple):
         value = self.get(name)
         return value if value and value.lower() not in ("unknown", "n/a") else None
 
+    def adapter(self) -> tuple[str | None, int | None]:
+        """The GUID of the adapter that this device is a function of, and which one; None where GUIDs do not tell."""
+        of_system = _guid(self.get("system image guid") or self.get("sys_image_guid"))
+        own = _guid(self.get("node guid") or self.get("node_guid"))
+        if not of_system or not own or not 0 <= own - of_system < _FUNCTIONS:
+            return None, None
+        return f"{of_system:016x}", own - of_system
+
     def number(self, name: str) -> Reading[int]:
         """The number that a field begins with, decimal or hexadecimal; None where the field is absent."""
         value = self.get(name)
@@ -41,6 +51,11 @@ class Block(NamedTuple):
         if not match:
             return Unknown(MALFORMED, f"{name}: {value[:40]}")
         return int(match.group(1), 16 if value.startswith("0x") else 10)
+
+
+def _guid(text: str | None) -> int | None:
+    match = _GUID.match(text or "")
+    return int(match.group(1).replace(":", ""), 16) if match else None
 
 
 # What a line begins: a device (name, None), a port of the current device (None, number), both, or nothing.
@@ -82,4 +97,16 @@ def facts(kind: str, where: str, ports: Iterable[Port]) -> list[Facts]:
         if not samples or key in samples[-1]:
             samples.append({})
         samples[-1][key] = port
+    samples = [_without_doubtful_cards(sample) for sample in samples]
     return [Facts(SourceStatus(f"{kind} ({where})", OK), ports=tuple(sample.values())) for sample in samples]
+
+
+def _without_doubtful_cards(sample: dict[tuple[str, int], Port]) -> dict[tuple[str, int], Port]:
+    """No two devices are the same function of a card: where some say so, GUIDs were replaced before pasting."""
+    owners: dict[tuple[str | None, int | None], set[str]] = {}
+    for port in sample.values():
+        owners.setdefault((port.card, port.card_function), set()).add(port.device)
+    return {
+        key: port if len(owners[port.card, port.card_function]) == 1 else port._replace(card=None, card_function=None)
+        for key, port in sample.items()
+    }

@@ -30,6 +30,7 @@ def _port(block: Block) -> Port:
     layer = block.text("link layer")
     hca_type = block.text("ca type")
     rate, lanes, speed = parse_rate(block.get("rate") or "")
+    card, function = block.adapter()
     return Port(
         device=device,
         port=block.port,
@@ -46,6 +47,8 @@ def _port(block: Block) -> Port:
         firmware=block.text("firmware version"),
         hca_type=hca_type,
         software=is_software(device),
+        card=card,
+        card_function=function,
     )
 
 

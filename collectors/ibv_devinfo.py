@@ -73,6 +73,7 @@ def _port(block: Block) -> Port:
     vendor = known(block.number("vendor_id"))
     part = known(block.number("vendor_part_id"))
     rate, lanes, speed = _rate(block)
+    card, function = block.adapter()
     return Port(
         device=device,
         port=block.port,
@@ -93,6 +94,8 @@ def _port(block: Block) -> Port:
         hca_type=f"MT{part}" if vendor == _MELLANOX and part else None,
         software=is_software(device),
         gid_types=_gid_types(block),
+        card=card,
+        card_function=function,
     )
 
 

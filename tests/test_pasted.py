@@ -211,3 +211,43 @@ def test_a_matrix_wrapped_anywhere(paste: Paste, width: int) -> None:
     cut = "\n".join(line[at : at + width] for line in text.splitlines() for at in range(0, len(line), width))
     for path in paste.report(cut).get("paths", []):
         assert path["kind"] in (right.get(frozenset((path["a"], path["b"]))), "UNKNOWN")
+
+
+def hca(name: str, guid: str, of_system: str, state: str) -> str:
+    """One device of `ibv_devinfo`."""
+    return f"""hca_id: {name}
+        transport:                      InfiniBand (0)
+        fw_ver:                         28.39.1002
+        node_guid:                      {guid}
+        sys_image_guid:                 {of_system}
+        vendor_id:                      0x02c9
+        vendor_part_id:                 4129
+        board_id:                       MT_0000000834
+        phys_port_cnt:                  1
+                port:   1
+                        state:                  {state}
+                        link_layer:             InfiniBand
+
+"""
+
+
+UP_STATE, DOWN_STATE = "PORT_ACTIVE (4)", "PORT_DOWN (1)"
+
+
+def test_the_second_port_of_a_card_is_no_twin(paste: Paste) -> None:
+    """A card with two functions and one cable is usual: only the same function of other cards tells."""
+    a, b = "1070:fd03:001e:21a6", "1070:fd03:001e:31a6"
+    a1, b1 = "1070:fd03:001e:21a7", "1070:fd03:001e:31a7"
+    one = hca("mlx5_0", a, a, UP_STATE) + hca("mlx5_1", a1, a, DOWN_STATE)
+    assert [row["severity"] for row in paste.report(one)["findings"]] == ["info"]
+    alike = paste.report(one + hca("mlx5_2", b, b, UP_STATE) + hca("mlx5_3", b1, b, DOWN_STATE))
+    assert {row["severity"] for row in alike["findings"]} == {"info"}
+    odd = paste.report(one + hca("mlx5_2", b, b, UP_STATE) + hca("mlx5_3", b1, b, UP_STATE))
+    assert [(row["severity"], row["subject"]) for row in odd["findings"]] == [("warning", "mlx5_1/1")]
+
+
+def test_guids_that_were_replaced_make_no_card(paste: Paste) -> None:
+    """Whoever writes the same GUID everywhere has still several cards: the one that is down is seen."""
+    guid = "0000:0000:0000:0001"
+    text = "".join(hca(f"mlx5_{n}", guid, guid, DOWN_STATE if n == 2 else UP_STATE) for n in range(4))
+    assert codes(paste.report(text))["port-down"] == ["mlx5_2/1"]

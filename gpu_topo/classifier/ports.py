@@ -33,7 +33,7 @@ class Judged(NamedTuple):
     def card(self) -> str:
         """What the functions and ports of one card share."""
         address = known(self.port.address)
-        return slot_of(address) if address else self.port.device
+        return slot_of(address) if address else self.port.card or self.port.device
 
 
 def judged(node: Node, policy: Policy) -> list[Judged]:
@@ -68,7 +68,9 @@ def by_board(ports: Sequence[Judged]) -> Mapping[tuple[str, ...], list[Judged]]:
 def position(judged: Judged) -> tuple[str, int]:
     """Which port of its card this is: function and number. Cards are cabled alike, port by port."""
     address = known(judged.port.address) or ""
-    return address.rpartition(".")[2], judged.port.port
+    number = judged.port.card_function
+    function = address.rpartition(".")[2] if address or number is None else str(number)
+    return function, judged.port.port
 
 
 def baseline_port(past: Past, port: Port) -> Mapping[str, object] | None:

@@ -72,6 +72,10 @@ class Port(NamedTuple):
     bond: str | None = None  # the bond that this port's netdev or device is part of
     gid_types: Reading[frozenset[str]] = None  # "IB/RoCE v1", "RoCE v2"
     counters: Mapping[str, Reading[int]] = EMPTY  # counters/ and hw_counters/, by file name
+    # What address and function tell elsewhere: the system image GUID that the functions of one adapter share, and
+    # which of them this is (its node GUID less that). Text only, and only where no two devices claim the same.
+    card: str | None = None
+    card_function: int | None = None
 
 
 class NetDevice(NamedTuple):
