@@ -36,8 +36,8 @@ READERS = (
 _XML_ROOTS = {"nvidia_smi_log": "nvidia_smi_xml", "system": "nccl_xml", "topology": "hwloc_xml"}
 
 _LOOKED_FOR = (
-    "looked for a capture, a tar archive with sys/, lspci, nvidia-smi, ibstat, ibstatus, ibv_devinfo, "
-    "NCCL or hwloc XML, nvidia-bug-report"
+    "looked for a capture, a tar archive with sys/, lspci, nvidia-smi (-q, topo -m, nvlink -s), ibstat, ibstatus, "
+    "ibv_devinfo, NCCL or hwloc XML, nvidia-bug-report"
 )
 
 _HEAD = 1 << 14
@@ -194,7 +194,7 @@ _DIVIDER = re.compile(r"_{20,}|-{20,}\Z|={20,}\Z|\*\*\* (?:/|ls:)|```|~~~")
 _XML_BEGIN = re.compile(r"<(nvidia_smi_log|system|topology)(?=\s*>|\s+version=)")
 # How people quote and indent what they paste: the rest of the output is quoted in the same way.
 _QUOTE = re.compile(r"[>| \t]{1,16}(?=[^\s>|])")
-_MARKS = re.compile(r"(?:[>|] ?){1,8}(?=.)")  # of a mail: what is indented below it stays so
+_MARKS = re.compile(r"(?:[>|#%] ?){1,8}(?=.)")  # of a mail or a comment: what is indented below it stays so
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{1,5}|#[xX][\dA-Fa-f]{1,4});")
 
 
@@ -276,7 +276,7 @@ def _kind(line: str, known: dict[str, Reader], section: _Section | None) -> tupl
     """Which reader knows this line as a first line, and how it is quoted."""
     if not line or line.isspace():
         return None, ""
-    if section is None and line[0] in ">|" and (marks := _MARKS.match(line)):
+    if section is None and line[0] in ">|#%" and (marks := _MARKS.match(line)):
         inner = line[marks.end() :]
         for name, reader in known.items():
             if reader.begins(inner):

@@ -18,7 +18,7 @@ from gpu_topo.exporters.view import (
     subject_name,
     unassessed_groups,
 )
-from gpu_topo.exporters.words import BASES, clean, compact, evidence, gbs, host, link_gbs, link_text, moment, told
+from gpu_topo.exporters.words import clean, compact, evidence, gbs, host, judged_by, link_gbs, link_text, moment, told
 from gpu_topo.model.finding import INFO, Report
 from gpu_topo.model.reading import known
 from gpu_topo.topology.placement import placement
@@ -106,7 +106,7 @@ def _finding(item: Group, short: dict[str, str], report: Report) -> dict[str, An
         "since": moment(first.since) if first.since is not None else "",
         "remedy": first.remedy,
         "verify": first.verify,
-        "basis": BASES.get(first.basis, first.basis),
+        "basis": judged_by(first),
     }
 
 

@@ -17,7 +17,19 @@ from gpu_topo.exporters.view import (
     subject_name,
     unassessed_groups,
 )
-from gpu_topo.exporters.words import BASES, clean, compact, evidence, fits, gbs, headline, host, link_gbs, tally, told
+from gpu_topo.exporters.words import (
+    clean,
+    compact,
+    evidence,
+    fits,
+    gbs,
+    headline,
+    host,
+    judged_by,
+    link_gbs,
+    tally,
+    told,
+)
 from gpu_topo.model.finding import INFO, Report
 from gpu_topo.model.reading import known
 from gpu_topo.topology.placement import placement
@@ -108,7 +120,7 @@ def _finding(report: Report, item: Group) -> list[str]:
     if lost := sum(f.lost_gbs or 0.0 for f in item.findings):
         lines.append(f"- **Costs** {gbs(lost)} GB/s in each direction")
     lines += [f"- **Impact** {escape(impact)}" for impact in dict.fromkeys(f.impact for f in item.findings) if impact]
-    lines.append(f"- **Judged by** {escape(BASES.get(first.basis, first.basis))}")
+    lines.append(f"- **Judged by** {escape(judged_by(first))}")
     if first.remedy:
         lines += ["- **Do**", *[f"  {number}. {escape(step)}" for number, step in enumerate(first.remedy, 1)]]
     if first.verify:

@@ -20,7 +20,6 @@ from gpu_topo.exporters.view import (
     unassessed_groups,
 )
 from gpu_topo.exporters.words import (
-    BASES,
     clean,
     compact,
     evidence,
@@ -28,6 +27,7 @@ from gpu_topo.exporters.words import (
     gbs,
     headline,
     host,
+    judged_by,
     link_gbs,
     link_text,
     moment,
@@ -216,7 +216,7 @@ class _Page:
             table.add_row(self.label("do" if number == 1 else ""), self.text(f"{number}. {step}"))
         if first.verify:
             table.add_row(self.label("check"), self.text(first.verify, "bold"))
-        table.add_row(self.label("judged by"), self.text(BASES.get(first.basis, first.basis), "dim"))
+        table.add_row(self.label("judged by"), self.text(judged_by(first), "dim"))
         self.indent(table)
 
     def label(self, word: str) -> Text:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_topo.exporters.view import names, open_findings, subject_name
-from gpu_topo.model.finding import CRITICAL, INFO, WARNING, Finding, Report
+from gpu_topo.model.finding import CRITICAL, INFO, LINK_PARTNERS, PEERS, WARNING, Finding, Report
 from gpu_topo.model.gpu import ACTIVE
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, NVSWITCH, STORAGE, Link
 from gpu_topo.model.reading import Unknown, known
@@ -169,6 +169,26 @@ BASES = {
     "config": "the configuration",
     "counters": "counters",
 }
+
+
+# Rules that compare nothing: what they go by.
+_WITNESSES = {
+    "acs-blocks-p2p": "the access control registers of the bridges between them",
+    "fabric-not-ready": "what the driver says",
+    "gpu-driver-missing": "the driver that is bound",
+    "gpu-driver-unresponsive": "what the driver says",
+    "gpu-lost": "what the driver says",
+    "pcie-device-lost": "what the device answers",
+    "pcie-link-unexplained": "what the device itself can do",
+    "port-not-active": "the state of the port",
+}
+
+
+def judged_by(finding: Finding) -> str:
+    """What a finding rests on, for a person."""
+    if finding.basis in (LINK_PARTNERS, PEERS) and finding.code in _WITNESSES:
+        return _WITNESSES[finding.code]
+    return BASES.get(finding.basis, finding.basis)
 
 
 def counts(report: Report) -> list[str]:

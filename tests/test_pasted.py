@@ -251,3 +251,19 @@ def test_guids_that_were_replaced_make_no_card(paste: Paste) -> None:
     guid = "0000:0000:0000:0001"
     text = "".join(hca(f"mlx5_{n}", guid, guid, DOWN_STATE if n == 2 else UP_STATE) for n in range(4))
     assert codes(paste.report(text))["port-down"] == ["mlx5_2/1"]
+
+
+def test_what_a_finding_rests_on(paste: Paste) -> None:
+    """A rule that compares nothing names no twins: a GPU is lost because its driver says so."""
+    text = paste.text("Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error\n")
+    assert "judged by what the driver says" in text
+    dead = "17:00.0 3D controller: NVIDIA Corporation GA102GL [A40] (rev a1)\n"
+    dead += "65:00.0 3D controller: NVIDIA Corporation GA102GL [A40] (rev ff)\n"
+    assert "judged by what the device answers" in paste.text(dead)
+
+
+@pytest.mark.parametrize("mark", ["# ", "% "])
+def test_an_output_in_a_comment(paste: Paste, mark: str) -> None:
+    """People keep outputs as comments of a script."""
+    report = paste.report("".join(f"{mark}{line}\n" for line in matrix(WIDE, {}).splitlines()))
+    assert kind(report, "GPU1", "NIC1") == PIX
