@@ -6,7 +6,7 @@ import pytest
 
 from gpu_topo.model.gpu import DriverState
 from gpu_topo.model.node import Node
-from gpu_topo.model.reading import EMPTY, Unknown
+from gpu_topo.model.reading import Unknown
 from tests import trees
 from tests.nvlinks import drivers, gpus_of, machine_with
 from tests.trees import Machine, conclusions, findings, unassessed
@@ -168,4 +168,3 @@ def test_other_devices() -> None:
     machine.gpu(machine.root_port(host), trees.H100)
     assert findings(machine.node(live=True), MISSING) == []
     assert unassessed(machine.node(live=True), MISSING) == []
-    assert dict(EMPTY) == {}

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpu_topo.model.gpu import Fabric
+from gpu_topo.assemble import assemble
+from gpu_topo.model.facts import OK, Facts, SourceStatus
+from gpu_topo.model.gpu import DriverGpu, Fabric
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import BARE_METAL, Platform
 from gpu_topo.model.node import Node
-from gpu_topo.model.reading import EMPTY, Unknown
+from gpu_topo.model.reading import Unknown
 from tests import trees
 from tests.nvlinks import GUEST, READY, drivers, gpus_of, machine_with
 from tests.trees import Ids, conclusions, findings, unassessed
@@ -62,10 +64,6 @@ def test_guest() -> None:
 
 def test_recording_of_gpus_alone() -> None:
     """Where the recording lists GPUs and nothing else, nothing is missing."""
-    from gpu_topo.assemble import assemble
-    from gpu_topo.model.facts import OK, Facts, SourceStatus
-    from gpu_topo.model.gpu import DriverGpu
-
     gpus = tuple(
         DriverGpu(f"0000:{n:02x}:00.0", n, vendor_id=0x10DE, device_id=0x2330, model="NVIDIA H100 80GB HBM3")
         for n in range(8)
@@ -162,4 +160,3 @@ def test_not_known(fabric: Unknown | None) -> None:
     node = node_with(fabric)
     assert [u.subject for u in unassessed(node, NOT_READY)] == [node.gpus[3].address]
     assert unassessed(node_with(None, ids=trees.A100_SXM), NOT_READY) == []
-    assert dict(EMPTY) == {}

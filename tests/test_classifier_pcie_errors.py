@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from gpu_topo.assemble import assemble
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.history import Growth, Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.pci import Aer, Function
-from tests import trees
 from tests.nvlinks import GUEST, drivers
 from tests.trees import Machine, findings
 
@@ -35,8 +35,6 @@ def gpu_with(**counts: Mapping[str, int]) -> tuple[Machine, str]:
 
 def sticky(correctable: Mapping[str, int], uncorrectable: Mapping[str, int], class_code: int = 0x030200) -> Node:
     """A function of an lspci text or dump, whose status bits stay set until somebody clears them."""
-    from gpu_topo.assemble import assemble
-
     aer = Aer(dict(correctable), dict(uncorrectable), {}, sticky=True)
     function = Function("0000:65:00.0", 0x10DE, 0x2330, class_code, parent=None, aer=aer)
     return assemble([Facts(SourceStatus("lspci -vvv", OK), functions=(function,))])
@@ -141,4 +139,3 @@ def test_no_time_passed() -> None:
     """Two scans at one moment are no rate."""
     machine, gpu = gpu_with()
     assert findings(machine.node(), ERRORS, grown(machine, gpu, 0.0, aer_correctable=50)) == []
-    assert trees.DEVICES.startswith("/sys")
