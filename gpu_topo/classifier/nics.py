@@ -23,7 +23,7 @@ from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import PXB, SYS, Path
 from gpu_topo.topology.nearness import Neighbourhood, rank
-from gpu_topo.topology.paths import Router
+from gpu_topo.topology.paths import router
 from gpu_topo.topology.roles import Nic, accelerators, fabric
 
 RATIO = "nic-gpu-ratio-low"
@@ -64,7 +64,7 @@ def judge_ratio(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
 
 def _paths(node: Node, gpus: Sequence[Device], adapters: Sequence[Nic]) -> dict[str, tuple[Path, ...]]:
     """GPU -> the paths to its nearest fabric adapters, empty where no path is known."""
-    around = Neighbourhood(Router(node), [nic.address or nic.name for nic in adapters])
+    around = Neighbourhood(router(node), [nic.address or nic.name for nic in adapters])
     return {gpu.address: around.nearest(gpu.address) for gpu in gpus}
 
 

@@ -63,7 +63,7 @@ def judge_rate(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """port-rate-degraded."""
     ports = judged(node, policy)
     rates = {item.name: line_rate(node, item.port) for item in ports}
-    networks = _networks([item for item in ports if item.up and rates[item.name] is not None])
+    networks = _networks([item for item in ports if item.up and rates[item.name] is not None], rates)
     for item in ports:
         if not item.up:
             continue  # a port that is down prints a placeholder
@@ -71,7 +71,7 @@ def judge_rate(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         if rate is None:
             yield Unassessed(RATE, item.name, *unread(item.port.rate_gbps, "rate of the port"))
             continue
-        expectations = _expectations(past, item, networks.get(item.name, ()), rates)
+        expectations = _expectations(past, item, networks.get(item.name), rates)
         worse = [e for e in expectations if rate < e.gbps * _TOLERANCE]
         if worse:
             yield _degraded(item, rate, worse[0])
@@ -85,10 +85,17 @@ def judge_rate(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             )
 
 
-def _networks(ports: Sequence[Judged]) -> dict[str, Sequence[Judged]]:
+class _Network(NamedTuple):
+    """Equal ports, and how many of them run at each rate."""
+
+    members: Sequence[Judged]
+    counts: Counter[float]
+
+
+def _networks(ports: Sequence[Judged], rates: Mapping[str, float | None]) -> dict[str, _Network]:
     """For every port with a board id, the ports of equal boards in the same subnet and for the same purpose, itself
     included. Where a subnet is not known it is taken for the only one that is."""
-    found: dict[str, Sequence[Judged]] = {}
+    found: dict[str, _Network] = {}
     for group in by_board(ports).values():
         subnets = {known(item.port.subnet_prefix) for item in group} - {None}
         split: dict[tuple[str, str | None], list[Judged]] = {}
@@ -96,16 +103,17 @@ def _networks(ports: Sequence[Judged]) -> dict[str, Sequence[Judged]]:
             subnet = known(item.port.subnet_prefix) if len(subnets) > 1 else None
             split.setdefault((item.role, subnet), []).append(item)
         for members in split.values():
-            found.update({item.name: members for item in members})
+            network = _Network(members, Counter(rates[member.name] or 0.0 for member in members))
+            found.update(dict.fromkeys((item.name for item in members), network))
     return found
 
 
 def _expectations(
-    past: Past, item: Judged, network: Sequence[Judged], rates: Mapping[str, float | None]
+    past: Past, item: Judged, network: _Network | None, rates: Mapping[str, float | None]
 ) -> list[_Expected]:
     """What the port should run at, the strongest evidence first."""
     found = []
-    by_peers = _majority(item, network, rates)
+    by_peers = _majority(item, network, rates) if network is not None else None
     if by_peers is not None:
         found.append(by_peers)
     best = past.best_rate_gbps.get(item.name)
@@ -124,26 +132,26 @@ def _expectations(
     return found
 
 
-def _majority(item: Judged, network: Sequence[Judged], rates: Mapping[str, float | None]) -> _Expected | None:
+def _majority(item: Judged, network: _Network, rates: Mapping[str, float | None]) -> _Expected | None:
     """The rate that most equal ports run at, the port itself included.
 
     Of two cards that differ the faster one is right. Two halves that differ are two networks, and so are the two ports
     of one card.
     """
-    if len(network) < 2:
+    members, counts = network
+    if len(members) < 2:
         return None
-    counts = Counter(rates[member.name] or 0.0 for member in network)
-    if len(network) == 2:
-        if len(counts) == 2 and network[0].card == network[1].card:
+    if len(members) == 2:
+        if len(counts) == 2 and members[0].card == members[1].card:
             return None
         expected = max(counts)
     else:
         expected, most = counts.most_common(1)[0]
-        if most * 2 <= len(network):
+        if most * 2 <= len(members):
             return None
     if rates[item.name] == expected:
         return _Expected(expected, PEERS, "")  # as it should be: no words needed
-    alike = [member for member in network if rates[member.name] == expected]
+    alike = [member for member in members if rates[member.name] == expected]
     names = [member.name for member in alike]
     return _Expected(
         expected,

@@ -69,8 +69,8 @@ def _demand(node: Node, adapters: Sequence[Device]) -> float | None:
 
 def _mounts(node: Node, drives: Sequence[Device]) -> list[str]:
     """Mount points on these devices."""
-    addresses = {device.address for device in drives}
-    return sorted({m for block in node.blocks if known(block.address) in addresses for m in block.mounts})
+    blocks = lookup(node).blocks
+    return sorted({mount for device in drives for block in blocks(device.address) for mount in block.mounts})
 
 
 def _who(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequence[Device]) -> str:
@@ -86,7 +86,7 @@ def _short(node: Node, device: Device) -> str:
     """The name that people use: mlx5_0, nvme3, else the address."""
     if device.kind == NIC:
         return next((port.device for port in lookup(node).ports(device.address)), device.address)
-    return next((block.name for block in node.blocks if known(block.address) == device.address), device.address)
+    return next((block.name for block in lookup(node).blocks(device.address)), device.address)
 
 
 def _inside(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpu_topo.model.host import NetDevice, Port
+from gpu_topo.model.host import BlockDevice, NetDevice, Port
 from gpu_topo.model.node import BRIDGE, OTHER, Device, Gpu, Node
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import known
@@ -26,6 +26,7 @@ class Lookup:
         self._below: dict[str, list[Device]] | None = None
         self._ports: dict[str, list[Port]] | None = None
         self._netdevs: dict[str, list[NetDevice]] | None = None
+        self._blocks: dict[str, list[BlockDevice]] | None = None
 
     def port_type(self, address: str) -> str | None:
         """What kind of port a bridge is, None for other functions and where it cannot be told."""
@@ -59,6 +60,14 @@ class Lookup:
             for net in self.node.netdevs:
                 self._netdevs.setdefault(known(net.address) or "", []).append(net)
         return self._netdevs.get(address, ())
+
+    def blocks(self, address: str) -> Sequence[BlockDevice]:
+        """The drives of a PCI function."""
+        if self._blocks is None:
+            self._blocks = {}
+            for block in self.node.blocks:
+                self._blocks.setdefault(known(block.address) or "", []).append(block)
+        return self._blocks.get(address, ())
 
 
 _last: Lookup | None = None

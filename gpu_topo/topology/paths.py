@@ -42,14 +42,22 @@ class Router:
         self._bonds: Bonds = bonds(node)
         self._lanes: dict[str, tuple[str, ...]] = {}
         self._slots: dict[str, int] | None = None  # device without function -> NUMA node
+        self._paths: dict[tuple[str, str], Path] = {}
 
     def path(self, a: str, b: str) -> Path:
         """The path between two addresses (or names that a recording uses instead)."""
-        bond = self._bonds.get(pair_key(a, b))
+        found = self._paths.get((a, b))
+        if found is None:
+            found = self._paths[a, b] = self._path(a, b)
+        return found
+
+    def _path(self, a: str, b: str) -> Path:
+        pair = pair_key(a, b)
+        bond = self._bonds.get(pair)
         if bond is not None:
             return Path(a, b, bond.kind, bond.gbs)
         kind, via = self._pcie(a, b)
-        stated = self.node.stated_paths.get(pair_key(a, b))
+        stated = self.node.stated_paths.get(pair)
         if stated is not None and (kind == UNKNOWN_PATH or stated[:2] in ("NV", "XG", "HC")):
             kind = stated
         return Path(a, b, kind, self._narrowest(a, b, via), via)
@@ -172,9 +180,20 @@ def _internal(device: Device) -> bool:
     return device.part is not None and device.part.internal_bridge
 
 
+_last: Router | None = None
+
+
+def router(node: Node) -> Router:
+    """The Router of a Node; rules and reports that ask about the same one share what it has worked out."""
+    global _last
+    if _last is None or _last.node is not node:
+        _last = Router(node)
+    return _last
+
+
 def path(node: Node, a: str, b: str) -> Path:
     """The path between two endpoints of a node, by address."""
-    return Router(node).path(a, b)
+    return router(node).path(a, b)
 
 
 def all_paths(node: Node, everything: bool = False) -> tuple[Path, ...]:
@@ -182,7 +201,7 @@ def all_paths(node: Node, everything: bool = False) -> tuple[Path, ...]:
 
     All pairs up to MAX_ENDPOINTS endpoints; beyond that only pairs below one host bridge, unless `everything`.
     """
-    router = Router(node)
+    way = router(node).path
     chosen = endpoints(node)
     groups: Iterable[list[Device]] = [chosen]
     if len(chosen) > MAX_ENDPOINTS and not everything:
@@ -196,5 +215,5 @@ def all_paths(node: Node, everything: bool = False) -> tuple[Path, ...]:
             for b in group[i + 1 :]:
                 if a.kind in (NIC, STORAGE) and a.kind == b.kind:
                     continue
-                found.append(router.path(a.address, b.address))
+                found.append(way(a.address, b.address))
     return tuple(found)

@@ -9,7 +9,7 @@ from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Near, Placement
 from gpu_topo.topology.interconnect import NONE, interconnect
 from gpu_topo.topology.nearness import Neighbourhood, numa_node
-from gpu_topo.topology.paths import Router
+from gpu_topo.topology.paths import router
 from gpu_topo.topology.roles import FABRIC, Nic, accelerators, is_up, nics
 from gpu_topo.topology.settings import settings
 
@@ -42,11 +42,11 @@ def placement(node: Node, roles: Mapping[str, str] = EMPTY) -> Placement:
 
 
 def _rows(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> tuple[GpuPlacement, ...]:
-    router = Router(node)
+    ways = router(node)
     names = {nic.address or nic.name: nic.name for nic in fabric}
     blocks = {known(block.address): block.name for block in reversed(node.blocks)}
     drives = [d.address for d in node.devices.values() if d.kind == STORAGE and not d.function.virtual_function]
-    networks, storage = Neighbourhood(router, names), Neighbourhood(router, drives)
+    networks, storage = Neighbourhood(ways, names), Neighbourhood(ways, drives)
     rows = []
     for gpu in gpus:
         numa = numa_node(node, gpu)
