@@ -60,6 +60,7 @@ class _Scan:
         self._exclude = context.exclude
         self._functions: dict[str, Function] = {}
         self._virtual: dict[str, str] = {}  # virtual function -> its physical function
+        self._numa_of: dict[str, Reading[int]] = {}  # bus -> NUMA node
         self._places: dict[str, tuple[Reading[str], str | None]] = {}  # folder -> the bridge above, the host bridge
         self._config = True  # until it is denied: then none of it is readable
         self.unread: dict[str, int] = {}
@@ -167,7 +168,7 @@ class _Scan:
             subsystem_vendor_id=sub_vendor,
             subsystem_device_id=sub_device,
             driver=driver,
-            numa_node=self._numa(folder),
+            numa_node=self._numa_of_bus(folder, name) if link is None else self._numa(folder),
             parent=parent,
             host_bridge=host_bridge,
             bridge=bridge,
@@ -209,6 +210,14 @@ class _Scan:
             return None if target.why == NOT_THERE else Unknown(target.why, "driver")
         return target.rsplit("/", 1)[-1]
 
+    def _numa_of_bus(self, folder: Dir, name: str) -> Reading[int]:
+        """The NUMA node of a function without a link: the kernel gives all functions of a bus the same one
+        (drivers/pci/probe.c, pci_device_add), so it is read of the first."""
+        bus = name.rpartition(":")[0]
+        if bus not in self._numa_of:
+            self._numa_of[bus] = self._numa(folder)
+        return self._numa_of[bus]
+
     def _numa(self, folder: Dir) -> Reading[int]:
         data = folder.read("numa_node")
         if isinstance(data, Refusal):
@@ -227,15 +236,15 @@ class _Scan:
         """The runtime power state and the link; None where the kernel offers none (conventional PCI, root complex).
 
         The power state comes first, since reading the link of a device that sleeps would wake it. The many small parts
-        of a processor have no link, which is seen without opening a file.
+        of a processor have no link, which is seen without opening a file: as a symbolic link, which it is not, it is
+        asked for, and only what is absent says so.
         """
-        names = ("current_link_speed", "max_link_speed")
-        if base not in _WORTH_CONFIG and not any(_holds(folder, name) for name in names):
+        if base not in _WORTH_CONFIG and _absent(folder.link("current_link_speed")):
             return None, None
         power = _text(folder.read("power/runtime_status"))
         if power in ("suspended", "suspending"):
             return power, _ASLEEP_LINK
-        speed, most = (folder.read(name) for name in names)
+        speed, most = folder.read("current_link_speed"), folder.read("max_link_speed")
         if _absent(speed) and _absent(most):
             return power, None
         return power, LinkEnd(
@@ -398,11 +407,6 @@ def _with_target(link: LinkEnd | None, config: ConfigSpace | None) -> LinkEnd | 
     if link is None or config is None or config.link is None or not config.answers:
         return link
     return link._replace(target_speed_gts=config.link.target_speed_gts)
-
-
-def _holds(folder: Dir, name: str) -> bool:
-    """Whether a file is there, told without opening it: it is no link, and only what is absent says so."""
-    return not _absent(folder.link(name))
 
 
 def _absent(answer: Answer | Target) -> bool:

@@ -81,6 +81,10 @@ class Source(Protocol):
 
 def refusal(error: OSError) -> Refusal:
     """The Refusal that an OSError stands for."""
+    return NOT_THERE if error.errno == errno.ENOENT else _refusal(error)
+
+
+def _refusal(error: OSError) -> Refusal:
     name = errno.errorcode.get(error.errno or 0, "")
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENXIO):
         return Refusal(ABSENT, name)
