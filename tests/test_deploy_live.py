@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests import fakenvml, trees
 from tests.fakenvml import states
+from tests.lab import picture
 from tests.lab.hgx import Hgx
 from tests.lab.processes import (
     DEPLOY,
@@ -259,3 +263,34 @@ def test_tables_join(degraded: Lab) -> None:
         widest = [{tuple(dict(row)[label] for label in sorted(joint)) for row in rows} for rows in things]
         for rows in widest:
             assert rows <= widest[0], panel["title"]
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Path:
+    """Grafana's components, ready for a browser."""
+    lacking = [program for program in ("npm", "node", "chromium") if shutil.which(program) is None]
+    if lacking:
+        pytest.skip(f"not installed: {', '.join(lacking)}")
+    return picture.components(Path(__file__).resolve().parents[1] / ".lab")
+
+
+@pytest.mark.parametrize(("name", "node"), [("node", "bad"), ("fleet", "bad")])
+def test_grafanas_components_draw_it(name: str, node: str, degraded: Lab, bundle: Path, tmp_path: Path) -> None:
+    """Each panel is drawn with data in it, the findings by name, no error; the picture is kept in .lab/."""
+    board = json.loads((DEPLOY / f"grafana/dashboards/{name}.json").read_text())
+    ask = degraded.prometheus
+    now = time.time()
+    results: dict[int, Sequence[list[dict[str, Any]]]] = {}
+    for panel in board["panels"]:
+        results[panel["id"]] = [
+            ask.query(filled(t["expr"], node), now) if t["instant"] else ask.range(filled(t["expr"], node), 60, 1)
+            for t in panel.get("targets", ())
+        ]
+    drawn = picture.draw(board, results, (now - 60, now), bundle, tmp_path)
+    assert 'data-done="yes"' in drawn.dom and "data-error" not in drawn.dom, drawn.dom[-2000:]
+    assert "data-empty" not in drawn.dom
+    for panel in board["panels"]:
+        assert f'data-panel="{panel["title"]}"' in drawn.dom
+    assert "pcie-width-degraded" in drawn.dom
+    assert drawn.picture.stat().st_size > 50_000
+    shutil.copy(drawn.picture, bundle.parents[1] / f"dashboard-{name}.png")

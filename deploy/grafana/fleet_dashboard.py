@@ -106,6 +106,7 @@ def _nodes(made: Dashboard) -> Dashboard:
                 f"sum by (severity) (severity:gputopo_findings:sum{{{JOB}}})",
                 "{{severity}}",
                 unit="none",
+                colours=SEVERITIES,
             )
         )
         .with_panel(

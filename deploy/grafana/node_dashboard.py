@@ -88,7 +88,7 @@ def _verdict(made: Dashboard) -> Dashboard:
                     Column("subject", "Subject"),
                     Column("B", "Since", unit="dateTimeFromNow"),
                 ],
-                empty="no findings",
+                empty="none",
                 sort="Severity",
             )
         )
@@ -127,8 +127,7 @@ def _pcie(made: Dashboard) -> Dashboard:
                     Column("F", "Bandwidth", unit="Bps", width=100),
                     Column("G", "Bandwidth possible", unit="Bps", width=150),
                 ],
-                empty="no PCIe links",
-                sort="Kind",
+                sort="Address",
                 height=11,
             )
         )
@@ -216,7 +215,6 @@ def _nvlink(made: Dashboard) -> Dashboard:
                     Column("D", "NVLinks expected", width=140),
                     Column("B", "Bandwidth", unit="Bps", width=110),
                 ],
-                empty="no GPU with a driver",
                 sort="Index",
             )
         )
@@ -252,7 +250,6 @@ def _ports(made: Dashboard) -> Dashboard:
                     Column("netdev", "Interface"),
                     Column("firmware", "Firmware"),
                 ],
-                empty="no RDMA ports",
                 sort="Device",
             )
         )

@@ -82,9 +82,18 @@ def number(title: str, text: str, expr: str, *, unit: str = "none", steps: Steps
     )
 
 
-def lines(title: str, text: str, expr: str, legend: str, *, unit: str, span: int = 12) -> timeseries.Panel:
-    """Values over time."""
-    return (
+def lines(
+    title: str,
+    text: str,
+    expr: str,
+    legend: str,
+    *,
+    unit: str,
+    span: int = 12,
+    colours: Mapping[str, str] | None = None,
+) -> timeseries.Panel:
+    """Values over time. colours: of the lines that have these names, where a colour means something."""
+    panel = (
         timeseries.Panel()
         .title(title)
         .description(text)
@@ -109,6 +118,10 @@ def lines(title: str, text: str, expr: str, legend: str, *, unit: str, span: int
         .height(8)
         .span(span)
     )
+    for name, colour in (colours or {}).items():
+        fixed = {"mode": "fixed", "fixedColor": colour}
+        panel = panel.override_by_name(name, [model.DynamicConfigValue("color", fixed)])
+    return panel
 
 
 def states(
@@ -165,24 +178,28 @@ def rows(
     queries: Mapping[str, str],
     columns: Sequence[Column],
     *,
-    empty: str = "none",
+    empty: str = "",
     sort: str = "",
     descending: bool = False,
     height: int = 8,
     span: int = 24,
 ) -> table.Panel:
-    """A table: instant queries joined by the labels that they share, one column for each label or query named."""
+    """A table: instant queries joined by the labels that they share, one column for each label or query named.
+
+    empty is what stands for an empty table; Grafana also puts it into each empty cell.
+    """
     panel = (
         table.Panel()
         .title(title)
         .description(text)
         .datasource(DATASOURCE)
-        .no_value(empty)
         .cell_height(common_model.TableCellHeight.SM)
         .with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
         .height(height)
         .span(span)
     )
+    if empty:
+        panel = panel.no_value(empty)
     for ref, expr in queries.items():
         panel = panel.with_target(_query(expr, ref).instant().format(PromQueryFormat.TABLE))
     fields = {column.title: _field(column, queries) for column in columns}

@@ -229,9 +229,9 @@ class Prometheus(Process):
         with urllib.request.urlopen(request, timeout=10):
             pass
 
-    def query(self, expr: str) -> list[dict[str, Any]]:
-        """The samples that an expression gives now."""
-        asked = urllib.parse.urlencode({"query": expr})
+    def query(self, expr: str, at: float | None = None) -> list[dict[str, Any]]:
+        """The samples that an expression gives now, or at a moment."""
+        asked = urllib.parse.urlencode({"query": expr, "time": at or time.time()})
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query?{asked}", timeout=10) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
