@@ -78,7 +78,7 @@ def _who(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequenc
     where = f" (mounted at {listed(mounts, 4)})" if mounts else ""
     return (
         f"{listed([_short(node, d) for d in adapters])} and {listed([_short(node, d) for d in drives])}{where} "
-        f"share the PCIe switch {switch.name} at {switch.id}"
+        f"share the PCIe switch {f'{switch.name} at ' if switch.name else ''}{switch.id}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from gpu_topo.classifier.links import called
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import CAUSE_UNREADABLE, PEERS, WARNING, Finding, Unassessed
@@ -142,7 +143,7 @@ def _fewer(kind: str, end: _Ends, usual: _Usual, missing: Sequence[str]) -> Find
         _CODES[kind],
         WARNING,
         end.address,
-        f"{end.device.name} at {end.address} has {name} to {_counts(len(end.partners), end.links)}, {says}{lacks}",
+        f"{called(end.device)} has {name} to {_counts(len(end.partners), end.links)}, {says}{lacks}",
         PEERS,
         "collectives inside the node run at the rate of the weakest connection: tensor parallel jobs slow down",
         _REMEDY,
