@@ -6,8 +6,8 @@ import re
 
 # A number, a unit, and in brackets lanes and the name of the lane speed: "400 Gb/sec (4X NDR)", "10 Gb/sec (4X)".
 _RATE = re.compile(r"\s*(\d{1,7}(?:\.\d{1,6})?)\s*([A-Za-z/]*)\s*(?:\(([^()]*)\))?")
-_LANES = re.compile(r"(\d{1,3})X\b", re.IGNORECASE)
-_SPEED = re.compile(r"[A-Za-z]+DR\d*", re.IGNORECASE)
+_LANES = re.compile(r"(\d{1,3})X\b")
+_SPEED = re.compile(r"[A-Z]+DR\d*")
 _UNITS = {"k": 1e-6, "m": 1e-3, "g": 1.0, "t": 1e3}  # Gb/s of one unit, by its first letter
 _NUMBER = re.compile(r"\A\s*(?:0x)?\d+\s*:")
 _CODE = re.compile(r"\(-?\d+\)\Z")
@@ -41,9 +41,9 @@ def parse_rate(text: str) -> tuple[float | None, int | None, str | None]:
         gbps = None  # no port runs at 0 Gb/s: the driver has no figure
     if not bracket:
         return gbps, None, None
-    lanes = _LANES.search(bracket)
-    speed = _SPEED.search(bracket)
-    return gbps, int(lanes.group(1)) or None if lanes else None, speed.group().upper() if speed else None
+    lanes = _LANES.search(bracket.upper())
+    speed = _SPEED.search(bracket.upper())
+    return gbps, int(lanes.group(1)) or None if lanes else None, speed.group() if speed else None
 
 
 def parse_state(text: str) -> str | None:

@@ -73,10 +73,11 @@ class _Scan:
         if name in self._exclude:
             return
         path = f"{DEVICES}/{name}"
-        parent, host_bridge = self._ancestry(path, name)
         physical = self._virtual.get(name)
         if physical is not None:
+            # It hangs where its physical function does (drivers/pci/iov.c, pci_iov_add_virtfn).
             above = self._functions.get(physical)
+            parent, host_bridge = (above.parent, above.host_bridge) if above else self._ancestry(path, name)
             self._functions[name] = Function(
                 name,
                 vendor_id=above.vendor_id if above else None,
@@ -89,6 +90,7 @@ class _Scan:
                 physical_function=physical,
             )
             return
+        parent, host_bridge = self._ancestry(path, name)
         folder = self._source.dir(path)
         if isinstance(folder, Refusal):
             # It went away between the listing and now, or may not be entered.

@@ -47,13 +47,13 @@ _CLOUDS = (
     ("google compute engine", "KVM"),
     ("alibaba cloud", "KVM"),
 )
-# Makers of machines: their name in the SMBIOS is evidence of hardware.
-_MAKERS = re.compile(
+# Makers of machines: their name in the SMBIOS is evidence of hardware. Compiled where it is looked for: seldom.
+_MAKERS = (
     r"\b(?:dell|hpe|hp|hewlett|lenovo|ibm|supermicro|super micro|asus|asustek|asrock|asrockrack|giga-?byte|nvidia|"
     r"intel|micro-star|msi|tyan|mitac|quanta|qct|wiwynn|inspur|ieit|h3c|xfusion|cisco|fujitsu|foxconn|ingrasys|inventec|"
     r"penguin|cray|ampere|apple|acer|aivres|sugon|atos|bull|nec|oracle|razer|framework|huawei|zte|sgi)\b"
 )
-_CONTAINER = re.compile(rb"docker|kubepods|containerd|libpod|podman|lxc|garden|crio")
+_CONTAINER = rb"docker|kubepods|containerd|libpod|podman|lxc|garden|crio"
 _CPU_LIST = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?\Z")
 
 
@@ -196,7 +196,7 @@ class _Reader:
         groups = self._source.read("/proc/1/cgroup")
         if isinstance(groups, Refusal):
             return None
-        if _CONTAINER.search(groups):
+        if re.search(_CONTAINER, groups):
             return True
         if groups.strip() != b"0::/":
             return False
@@ -269,7 +269,7 @@ def _judge(dmi: dict[str, str], cpu: str, reader: _Reader) -> _Machine:
         return _Machine(BARE_METAL, None, "/proc/cpuinfo: PowerNV")
     if flags is not None:
         return _Machine(BARE_METAL, None, "CPU flags without hypervisor")
-    if _MAKERS.search(said):
+    if re.search(_MAKERS, said):
         return _Machine(BARE_METAL, None, named)
     return _Machine(UNKNOWN_PLATFORM, None, "")
 

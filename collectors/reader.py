@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.record import NamedTuple
 
-# CSI, OSC and two-byte escape sequences (ECMA-48), then every other control character but tab.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# CSI, OSC and two-byte escape sequences (ECMA-48), compiled where there is one; then every other control character but
+# tab and newline.
+_ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])"
+_CONTROLS = dict.fromkeys((*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)))
 # What web pages, wikis and word processors put in the place of plain characters.
 _PLAIN = {
     **dict.fromkeys((0x00A0, 0x2007, 0x202F, 0x2003, 0x2002, 0x2009), " "),
@@ -39,4 +40,8 @@ def clean(text: str) -> str:
     quotation marks and hyphens."""
     if not text.isascii():
         text = text.translate(_PLAIN)
-    return _CONTROLS.sub("", _ESCAPES.sub("", text)) if "\x1b" in text or not text.isprintable() else text
+    if "\x1b" not in text and text.isprintable():
+        return text
+    if "\x1b" in text:
+        text = re.sub(_ESCAPES, "", text)
+    return text.translate(_CONTROLS)

@@ -15,9 +15,9 @@ from gpu_topo.model.record import NamedTuple
 NVIDIA, AMD, INTEL, AMD_CPU, MELLANOX = 0x10DE, 0x1002, 0x8086, 0x1022, 0x15B3
 _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 
-_NUMBER = re.compile(r"\bDevice [0-9a-f]{4}$")  # what lspci prints where its list has no name
-_REVISION = re.compile(r" \(rev [0-9a-f]{2}\)$")
-_BRACKETS = re.compile(r"\[([^\[\]]+)\]$")
+_NUMBER = r"\bDevice [0-9a-f]{4}$"  # what lspci prints where its list has no name
+_REVISION = r" \(rev [0-9a-f]{2}\)$"
+_BRACKETS = r"\[([^\[\]]+)\]$"
 
 
 class Identity(NamedTuple):
@@ -100,7 +100,7 @@ def _core(
     forwards: bool,
     name: str | None,
 ) -> _Core:
-    spelled = _REVISION.sub("", name).strip() if name else ""
+    spelled = re.sub(_REVISION, "", name).strip() if name else ""
     if vendor is not None and device is not None:
         subsystem = (
             (subsystem_vendor, subsystem_device)
@@ -114,7 +114,7 @@ def _core(
     return _Core(
         kind,
         part,
-        "" if _NUMBER.search(spelled) else spelled,
+        "" if spelled and re.search(_NUMBER, spelled) else spelled,
         _last_name(kind, vendor, device, part) or spelled,
         part is not None and part.form_factor == "integrated",
         unsure,
@@ -185,7 +185,7 @@ def _by_name(
     vendor: int | None, name: str, class_code: int | None, bridge: bool, forwards: bool
 ) -> tuple[str, Part | None]:
     """Kind and part of a function without a device number: by its class, its vendor and the words of its name."""
-    brackets = _BRACKETS.search(name)
+    brackets = re.search(_BRACKETS, name)
     model = brackets[1] if brackets else name  # "AD102 [GeForce RTX 4090]" names chip and model
     if class_code is None:
         part = catalogue.gpu_part_by_name(model)

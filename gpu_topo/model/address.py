@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_ADDRESS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([01]?[0-9a-fA-F])\.([0-7])\Z")
+_ADDRESS = r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([01]?[0-9a-fA-F])\.([0-7])\Z"
 
 
 def normalise(text: str) -> str | None:
@@ -13,7 +13,7 @@ def normalise(text: str) -> str | None:
 
     A missing domain is 0000, NVML's eight digits shrink to four where they fit.
     """
-    match = _ADDRESS.match(text.strip())
+    match = re.match(_ADDRESS, text.strip())
     if not match:
         return None
     domain, bus, device, function = match.groups()
