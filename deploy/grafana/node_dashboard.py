@@ -134,9 +134,10 @@ def _pcie(made: Dashboard) -> Dashboard:
         .with_panel(
             lines(
                 "Bandwidth in use of what is possible",
-                "1 is a link at full speed and width. GPUs that are idle may be lower; lanes do not come and go.",
-                f"gputopo_pcie_link_bandwidth_bytes_per_second{{{NODE}}}"
-                f" / gputopo_pcie_link_expected_bandwidth_bytes_per_second{{{NODE}}}",
+                "The ten links that have the least of what they could have. GPUs that are idle may be lower; lanes do not"
+                " come and go.",
+                f"bottomk(10, gputopo_pcie_link_bandwidth_bytes_per_second{{{NODE}}}"
+                f" / gputopo_pcie_link_expected_bandwidth_bytes_per_second{{{NODE}}})",
                 "{{address}}",
                 unit="percentunit",
             )

@@ -102,7 +102,7 @@ def lines(
         .unit(unit)
         .min(0)
         .line_width(1)
-        .fill_opacity(8)
+        .fill_opacity(0)
         .show_points(common_model.VisibilityMode.NEVER)
         .legend(
             common.VizLegendOptions()
