@@ -203,3 +203,20 @@ def test_remote_end_that_is_no_gpu_here() -> None:
     links = tuple(NvLink(n, ACTIVE, 4, "gpu", "0000:ff:00.0", 26.562) for n in range(18))
     found = interconnect(machine.node(drivers(gpus_of(machine), [links, links])))
     assert found.shape == "unknown"
+
+
+def test_chain_is_no_island_of_three() -> None:
+    """A joined to B and B to C, but not A to C: no ring runs through all three, so the island is a pair."""
+    machine = machine_with(3, trees.RTX_A6000)
+    addresses = gpus_of(machine)
+    found = interconnect(machine.node(drivers(addresses, direct({(0, 1): 4, (1, 2): 4}, addresses))))
+    assert (found.shape, found.max_tensor_parallel) == ("partial", 2)
+
+
+def test_mesh_with_one_pair_apart_keeps_its_ring() -> None:
+    """Four GPUs of which one pair lost its links: a ring still runs through all four."""
+    machine = machine_with(4)
+    addresses = gpus_of(machine)
+    pairs = {pair: 6 for pair in combinations(range(4), 2) if pair != (0, 1)}
+    found = interconnect(machine.node(drivers(addresses, direct(pairs, addresses))))
+    assert (found.shape, found.max_tensor_parallel) == ("partial", 4)

@@ -16,7 +16,7 @@ from gpu_topo.model.finding import (
     INFO,
     WARNING,
 )
-from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Gpu, Node
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Node
 from gpu_topo.model.pci import UPSTREAM_PORT
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.model.units import describe_link
@@ -76,20 +76,6 @@ def served(node: Node, device: Device) -> Device:
         return device
     below = lookup(node).below(device.address)
     return below[0] if len({slot_of(d.address) for d in below}) == 1 else device
-
-
-def gpu_of(node: Node, device: Device) -> Gpu | None:
-    """What the driver says of the GPU that a link is for, None for other devices.
-
-    A bridge above a single GPU, and nothing else, inherits that GPU's load.
-    """
-    address = device.address
-    if device.kind == BRIDGE:
-        below = lookup(node).below(address)
-        if len(below) != 1:
-            return None
-        address = below[0].address
-    return lookup(node).gpus.get(address)
 
 
 def not_judged(node: Node, device: Device) -> tuple[str, str] | None:

@@ -8,7 +8,6 @@ from gpu_topo.classifier.links import (
     TRAINING,
     called,
     gbs,
-    gpu_of,
     is_chipset,
     is_fast_nic,
     is_nvme,
@@ -20,9 +19,8 @@ from gpu_topo.classifier.links import (
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import INFO, LINK_PARTNERS, WARNING, Finding
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import ACCELERATOR, GPU, Device, Link, Node
-from gpu_topo.model.reading import known
-from gpu_topo.model.units import pcie_gbs
+from gpu_topo.model.node import ACCELERATOR, GPU, Device, Node
+from gpu_topo.topology.capacity import carries
 
 PATH = "pcie-path-bottleneck"
 OVERSUBSCRIBED = "pcie-uplink-oversubscribed"
@@ -36,19 +34,19 @@ def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             continue
         if device.function.physical_function or not _wants(node, device) or not_judged(node, device) is not None:
             continue
-        own = _can_carry(node, device)
+        own = carries(node, device)
         if own is None or device.address.rsplit(".", 1)[1] != "0":
             continue
         found = _narrowest(node, device, own)
         if found is None:
             continue
-        step, carries = found
+        step, rate = found
         yield Finding(
             PATH,
             WARNING,
             device.address,
             f"{called(device)} can carry {gbs(own)}, but the link of {called(step)} on its way to the processor "
-            f"carries {gbs(carries)}",
+            f"carries {gbs(rate)}",
             LINK_PARTNERS,
             TRAINING.get(device.kind, "this device is slower than it could be")
             + ", for traffic that leaves its switch",
@@ -59,32 +57,14 @@ def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             ),
             verify_link(step),
             related=(step.address,),
-            observed={"gbs": carries, "at": step.address},
+            observed={"gbs": rate, "at": step.address},
             expected={"gbs": own},
-            lost_gbs=lost(carries, own),
+            lost_gbs=lost(rate, own),
         )
 
 
 def _wants(node: Node, device: Device) -> bool:
     return device.kind in (GPU, ACCELERATOR) or is_nvme(device) or is_fast_nic(node, device)
-
-
-def _can_carry(node: Node, device: Device) -> float | None:
-    """What a link carries when it is asked to: a GPU's idleness (or unknown load) does not make it narrower."""
-    link = device.link
-    if link is None or not link.trusted:
-        return None
-    width = known(link.width)
-    if width is None:
-        return None
-    return pcie_gbs(_full_speed(node, device, link), width)
-
-
-def _full_speed(node: Node, device: Device, link: Link) -> float | None:
-    speed = known(link.speed_gts)
-    if gpu_of(node, device) is not None and link.expected_speed_gts is not None:
-        return link.expected_speed_gts
-    return speed
 
 
 def _narrowest(node: Node, device: Device, own: float) -> tuple[Device, float] | None:
@@ -96,9 +76,9 @@ def _narrowest(node: Node, device: Device, own: float) -> tuple[Device, float] |
             continue
         if served(node, step) is not step and device.kind not in (GPU, ACCELERATOR):
             continue  # a DPU's own inner bridges
-        carries = _can_carry(node, step)
-        if carries is not None and carries < own - 1e-6 and (worst is None or carries < worst[1]):
-            worst = (step, carries)
+        rate = carries(node, step)
+        if rate is not None and rate < own - 1e-6 and (worst is None or rate < worst[1]):
+            worst = (step, rate)
     return worst
 
 
@@ -108,20 +88,20 @@ def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
         ratio, uplink = switch.oversubscription, switch.uplink
         if ratio is None or uplink is None or ratio <= _ROUNDING or switch.id in node.hidden_links:
             continue
-        carries = uplink.expected_gbs or uplink.gbs
+        rate = uplink.expected_gbs or uplink.gbs
         yield Finding(
             OVERSUBSCRIBED,
             INFO,
             switch.id,
             f"{ratio:.1f}:1 on {switch.name or 'the switch'} at {switch.id}: {len(switch.downstream)} devices that can "
-            f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(carries)}",
+            f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(rate)}",
             LINK_PARTNERS,
             "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of "
             "all devices together cannot exceed the uplink",
             ("usual on GPU servers; nothing to do unless host traffic of several devices at once is the bottleneck",),
             f"lspci -tv -s {switch.id}; " + verify_link(node.devices[switch.id]),
             related=switch.downstream,
-            observed={"downstream_gbs": switch.downstream_gbs, "uplink_gbs": carries, "ratio": ratio},
+            observed={"downstream_gbs": switch.downstream_gbs, "uplink_gbs": rate, "ratio": ratio},
             expected={"ratio": 1.0},
         )
 

@@ -9,7 +9,6 @@ from gpu_topo.classifier.links import (
     TRAINING,
     called,
     gbs,
-    gpu_of,
     is_chipset,
     lost,
     not_judged,
@@ -35,6 +34,7 @@ from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, LinkSampl
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link, pcie_gbs
+from gpu_topo.topology.capacity import gpu_of
 
 SPEED = "pcie-speed-degraded"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.node import GPU, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
@@ -16,6 +18,7 @@ PARTIAL = "partial"
 NONE = "none"
 UNKNOWN = "unknown"
 
+_MOST_STEPS = 20_000  # of the search for a ring: a cube mesh needs a few dozen
 _MOST_LINKS = 18  # of any NVLink GPU so far: a mesh that needs more is a switch
 
 
@@ -75,19 +78,73 @@ def _linkless(gpu: Gpu) -> bool:
 
 
 def _islands(addresses: list[str], found: Bonds) -> tuple[tuple[str, ...], ...]:
-    """Connected groups of bonded GPUs, the largest first."""
-    group = {a: {a} for a in addresses}
+    """Groups of GPUs whose collectives stay on their bonds, the largest first; GPUs alone are groups of one.
+
+    A connected group is one where every GPU reaches every other directly, or where a ring runs through all of them, as
+    it does in a hybrid cube mesh. Anything looser falls into the largest groups that reach each other directly.
+    """
+    neighbours: dict[str, set[str]] = {address: set() for address in addresses}
     for a, b in found:
-        if a in group and b in group and group[a] is not group[b]:
-            merged = group[a] | group[b]
-            for member in merged:
-                group[member] = merged
-    seen: list[set[str]] = []
-    for address in addresses:
-        if group[address] not in seen:
-            seen.append(group[address])
-    ordered = [tuple(sorted(island, key=sort_key)) for island in seen]
-    return tuple(sorted(ordered, key=lambda island: -len(island)))
+        if a in neighbours and b in neighbours:
+            neighbours[a].add(b)
+            neighbours[b].add(a)
+    islands = []
+    left = set(addresses)
+    while left:
+        group = _connected(min(left, key=sort_key), neighbours, left)
+        island = tuple(sorted(group, key=sort_key))
+        if not (_complete(island, found) or _has_ring(island, neighbours)):
+            island = tuple(sorted(_largest_clique(group, neighbours), key=sort_key))
+        islands.append(island)
+        left -= set(island)
+    return tuple(sorted(islands, key=lambda island: -len(island)))
+
+
+def _connected(start: str, neighbours: Mapping[str, set[str]], inside: set[str]) -> set[str]:
+    seen, waiting = {start}, [start]
+    while waiting:
+        new = (neighbours[waiting.pop()] & inside) - seen
+        seen |= new
+        waiting.extend(new)
+    return seen
+
+
+def _has_ring(island: tuple[str, ...], neighbours: Mapping[str, set[str]]) -> bool:
+    """Whether a ring of bonds runs through all GPUs of an island, by a bounded search."""
+    steps = _MOST_STEPS
+    path = [island[0]]
+    choices = [sorted(neighbours[island[0]], key=sort_key)]
+    while choices and steps:
+        steps -= 1
+        if not choices[-1]:
+            choices.pop()
+            path.pop()
+            continue
+        step = choices[-1].pop()
+        if step in path:
+            continue
+        if len(path) + 1 == len(island):
+            if island[0] in neighbours[step]:
+                return True
+            continue
+        path.append(step)
+        choices.append(sorted(neighbours[step], key=sort_key))
+    return False
+
+
+def _largest_clique(group: set[str], neighbours: Mapping[str, set[str]]) -> set[str]:
+    """The largest set of GPUs that reach each other directly, greedily from each GPU: exact on real boards."""
+    best: set[str] = set()
+    for start in sorted(group, key=sort_key):
+        clique = {start}
+        candidates = neighbours[start] & group
+        while candidates:
+            step = max(sorted(candidates, key=sort_key), key=lambda a: len(neighbours[a] & candidates))
+            clique.add(step)
+            candidates &= neighbours[step]
+        if len(clique) > len(best):
+            best = clique
+    return best
 
 
 def _complete(island: tuple[str, ...], found: Bonds) -> bool:

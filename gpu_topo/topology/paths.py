@@ -11,6 +11,7 @@ from gpu_topo.model.pci import UPSTREAM_PORT
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
 from gpu_topo.topology.bonds import Bonds, bonds
+from gpu_topo.topology.capacity import carries
 from gpu_topo.topology.tree import is_complete, port_type, root_bus
 
 MAX_ENDPOINTS = 64  # beyond this only pairs below one host bridge are listed, unless everything is asked for
@@ -170,9 +171,10 @@ class Router:
             # A link belongs to its lower end; a downstream or root port shows the same link from above.
             if device is None or link is None or (link.port is None and address not in (a, b)):
                 continue
-            if link.gbs is None or not link.trusted:
+            rate = carries(self.node, device)
+            if rate is None:
                 return None
-            rates.append(link.gbs)
+            rates.append(rate)
         return min(rates) if len(rates) >= 2 else None
 
 
