@@ -1,6 +1,6 @@
 """Runs in the virtual machine: does what the test on the host asks for, a JSON object a line and one line back.
 
-{"run": [ARGV], "timeout": S}  {"read": PATH}  {"write": PATH, "text": TEXT}  {"get": URL, "timeout": S}
+{"run": [ARGV], "timeout": S}  {"read": PATH}  {"write": PATH, "text": TEXT}  {"get": URL, "timeout": S}  {"now": true}
 Answers {"ok": …} or {"error": TEXT}. As process 1 (a machine without systemd) it mounts what is missing first.
 """
 
@@ -64,9 +64,16 @@ def answer(request: dict[str, Any]) -> Any:
         return run(request)
     if "get" in request:
         return get(request)
+    if "now" in request:
+        return time.time()
     if "write" in request:
-        with open(request["write"], "w") as file:
+        # A rename, so that nobody reads half of it; what the kernel makes (sysfs, cgroups) cannot be renamed onto.
+        path = request["write"]
+        whole = path if path.startswith("/sys/") else f"{path}.new"
+        with open(whole, "w") as file:
             file.write(request["text"])
+        if whole != path:
+            os.replace(whole, path)
         return None
     with open(request["read"], errors="replace") as file:
         return file.read()
@@ -74,7 +81,9 @@ def answer(request: dict[str, Any]) -> Any:
 
 def main() -> None:
     """Serve the host for ever."""
-    os.environ.update(PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", HOME="/root", LC_ALL="C.UTF-8")
+    os.environ.update(
+        PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", HOME="/root", LC_ALL="C.UTF-8"
+    )
     if os.getpid() == 1:
         for kind, where in (("tmpfs", "/run"), ("tmpfs", "/tmp"), ("cgroup2", "/sys/fs/cgroup")):
             subprocess.run(["mount", "-t", kind, kind, where], check=False)

@@ -19,9 +19,9 @@ _EARLY = ("virtio_pci", "virtio_blk", "ext4", "virtio_console")  # modules to ge
 _MODULES = (
     "block", "crypto", "lib", "arch", "drivers/nvme", "drivers/infiniband", "drivers/virtio", "drivers/block",
     "drivers/pci", "drivers/acpi", "drivers/firmware", "drivers/char/hw_random", "drivers/char/virtio_console",
-    "drivers/net/virtio_net", "drivers/net/net_failover", "drivers/net/dummy", "drivers/net/ethernet/intel/e1000e",
-    "drivers/ptp", "drivers/pps", "drivers/input", "net/core", "net/ipv4", "net/ipv6", "net/sched", "fs/ext4",
-    "fs/jbd2", "fs/mbcache", "fs/overlayfs", "fs/autofs", "fs/fuse", "fs/configfs", "fs/efivarfs",
+    "drivers/net/virtio_net", "drivers/net/net_failover", "drivers/net/ethernet/intel/e1000e", "drivers/ptp",
+    "drivers/pps", "drivers/input", "net/core", "net/ipv4/udp_tunnel", "net/ipv6/ip6_udp_tunnel", "fs/ext4", "fs/jbd2",
+    "fs/mbcache", "fs/overlayfs", "fs/autofs", "fs/fuse", "fs/configfs", "fs/efivarfs",
 )  # fmt: skip
 _LEFT_OUT = ("boot", "var/cache", "var/lib/apt/lists", "usr/share/mime", "usr/share/zoneinfo")
 _AGENT = """[Unit]
@@ -92,7 +92,7 @@ def _initrd(tree: Path, release: str, folder: Path) -> bytes:
         (folder / "bin" / applet).symlink_to("busybox")
     order: dict[str, None] = {}
     for module in _EARLY:
-        command = ["chroot", tree, "modprobe", "-S", release, "--show-depends", module]
+        command = ["chroot", str(tree), "modprobe", "-S", release, "--show-depends", module]
         shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
         order.update((line.split()[1], None) for line in shown.splitlines() if line.startswith("insmod "))
     for path in order:

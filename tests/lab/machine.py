@@ -33,7 +33,6 @@ _HARDWARE = (
     "-smbios", "type=2,manufacturer=Supermicro,product=X13LAB",
     "-smbios", "type=3,manufacturer=Supermicro",
 )  # fmt: skip
-# Fields of Done, in order: what a program in the machine left behind.
 
 
 class Done(NamedTuple):
@@ -83,7 +82,7 @@ class Machine:
             "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=ctl,name=lab.ctl",
             *topology.arguments(folder, self._fake),
         ]  # fmt: skip
-        self._complaints = open(folder / "qemu.err", "wb+")
+        self._complaints = open(folder / "qemu.err", "wb+")  # noqa: SIM115
         ends = [card.theirs.fileno() for card in self.cards.values()]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._complaints, stderr=self._complaints, pass_fds=ends
@@ -180,6 +179,11 @@ class Machine:
     def write(self, path: str, text: str) -> None:
         """Write a file inside."""
         self._ask(30, write=path, text=text)
+
+    def now(self) -> float:
+        """The machine's own clock."""
+        seconds: float = self._ask(30, now=True)
+        return seconds
 
     def get(self, url: str, timeout: float = 10) -> Answer:
         """Ask a web server inside."""

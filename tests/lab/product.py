@@ -64,10 +64,12 @@ def disk(tree: Path, cache: Path, folder: Path) -> Path:
     built = wheel(folder)
     shutil.copytree(dependencies(built, cache), content / "wheels")
     shutil.copy(built, content / "wheels")
-    subprocess.run(["make", "-s", "-C", CHECKOUT / "systemd", "install", f"DESTDIR={content}/root"], check=True, timeout=60)
+    subprocess.run(
+        ["make", "-s", "-C", CHECKOUT / "systemd", "install", f"DESTDIR={content}/root"], check=True, timeout=60
+    )
     fakenvml.build(content / Path(FAKE_NVML).name)
     (tree / INSTALLED).mkdir(parents=True, exist_ok=True)
-    command = ["unshare", "--mount", "sh", "-c", _INSTALL, "sh", content, tree]
+    command = ["unshare", "--mount", "sh", "-c", _INSTALL, "sh", str(content), str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     shutil.rmtree(content / "wheels")
