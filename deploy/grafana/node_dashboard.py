@@ -134,8 +134,7 @@ def _pcie(made: Dashboard) -> Dashboard:
         .with_panel(
             lines(
                 "Bandwidth in use of what is possible",
-                "The ten links that have the least of what they could have. GPUs that are idle may be lower; lanes do not"
-                " come and go.",
+                "The ten links that have the least of what they could have. Idle GPUs may be lower in speed, never in lanes.",
                 f"bottomk(10, gputopo_pcie_link_bandwidth_bytes_per_second{{{NODE}}}"
                 f" / gputopo_pcie_link_expected_bandwidth_bytes_per_second{{{NODE}}})",
                 "{{address}}",
