@@ -114,7 +114,7 @@ def _no_words(args: Namespace) -> None:
 
 
 def _without_files(args: Namespace) -> Namespace:
-    return Namespace(**{**vars(args), "files": [], "samples": 1})
+    return Namespace(**{**vars(args), "files": [], "samples": 1, "example": False})
 
 
 def _node(args: Namespace) -> Node:
