@@ -134,7 +134,7 @@ def _pcie(made: Dashboard) -> Dashboard:
         .with_panel(
             lines(
                 "Bandwidth in use of what is possible",
-                "The ten links that have the least of what they could. Idle GPUs may be lower in speed, never in lanes.",
+                "The ten links furthest below what they could. Idle GPUs may be lower in speed, never in lanes.",
                 f"bottomk(10, gputopo_pcie_link_bandwidth_bytes_per_second{{{NODE}}}"
                 f" / gputopo_pcie_link_expected_bandwidth_bytes_per_second{{{NODE}}})",
                 "{{address}}",
