@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_topo import __version__
 from gpu_topo.agent.errors import UNUSABLE, UserError
+from gpu_topo.agent.options import NotPlain, Quick
 from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
@@ -66,7 +67,6 @@ def parser_of(command: Command) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     module.arguments(parser)
-    parser.set_defaults(run=module.run)
     return parser
 
 
@@ -143,9 +143,25 @@ def _dispatch(arguments: list[str]) -> int:
         close = difflib.get_close_matches(first, [c.name for c in COMMANDS], n=1)
         hint = f"did you mean '{close[0]}'?" if close else "see 'gpu-topo --help'"
         raise UserError(f"there is no command '{first}'", hint)
-    args = parser_of(command).parse_args(arguments[1:])
-    status = args.run(args)
-    return int(status)
+    return run(command, arguments[1:])
+
+
+def run(command: Command, words: Sequence[str]) -> int:
+    """Run a command with its arguments; returns the exit status."""
+    from importlib import import_module
+
+    module = import_module(command.module)
+    return int(module.run(read(command, module, words)))
+
+
+def read(command: Command, module: Any, words: Sequence[str]) -> Any:
+    """What the arguments of a command say: plain usage by itself, everything else by argparse."""
+    quick = Quick()
+    try:
+        module.arguments(quick)
+        return quick.parse(words)
+    except (NotPlain, AttributeError):  # AttributeError: a declaration that only argparse has, such as sub-commands
+        return parser_of(command).parse_args(words)
 
 
 def entry() -> None:

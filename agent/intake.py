@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpu_topo.agent.errors import UserError
 from gpu_topo.agent.inspect import audit, conclude
@@ -14,6 +14,9 @@ from gpu_topo.model.facts import ABSENT, DENIED, Facts
 from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.source import Live, Source, is_readable_tree
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
 DEFAULT_TIMEOUT = 10.0
 EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "example", "node.capture.gz")
@@ -65,9 +68,10 @@ def source_of(args: Namespace) -> Source:
 
 def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past()) -> Report:
     """The report on whatever the command line names."""
-    if (args.root is not None) + bool(args.files) + args.example > 1:
+    example = getattr(args, "example", False)
+    if (args.root is not None) + bool(args.files) + example > 1:
         raise UserError("--root, --example and FILE cannot be combined", "give one of them")
-    files = [EXAMPLE] if args.example else args.files
+    files = [EXAMPLE] if example else args.files
     if files:
         return conclude(facts_of_files(files, args.timeout, policy), policy, past)
     report = audit(source_of(args), policy, past, args.timeout, args.samples)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from gpu_topo.agent.errors import UserError
 from gpu_topo.classifier import RULES
 from gpu_topo.model.history import Past, Policy
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 DEFAULT_FILE = "/etc/gpu-topo/gpu-topo.toml"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from gpu_topo.agent import intake
 from gpu_topo.agent.errors import CRITICAL, OK, UNUSABLE, WARNING
@@ -13,6 +13,9 @@ from gpu_topo.agent.output import write
 from gpu_topo.agent.policy import policy_of
 from gpu_topo.assemble import named
 from gpu_topo.model.finding import Report
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
 FORMATS = ("text", "json", "markdown", "html", "svg", "prometheus")
 

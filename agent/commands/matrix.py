@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from gpu_topo.agent import intake
 from gpu_topo.agent.commands.inspect import columns
 from gpu_topo.agent.output import write
 from gpu_topo.exporters import matrix
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
 EPILOG = """path kinds, nearest first:
   NV<n> XG<n> HC<n>  n bonded NVLinks, xGMI or HCCS links
