@@ -24,6 +24,7 @@ DEVICES = "/sys/bus/pci/devices"
 SLOTS = "/sys/bus/pci/slots"
 
 _NETWORK, _DISPLAY, _STORAGE, _BRIDGE, _PROCESSING, _ACCELERATOR = 0x02, 0x03, 0x01, 0x06, 0x0B, 0x12
+_ENDPOINTS = frozenset({_NETWORK, _DISPLAY, _STORAGE, _PROCESSING, _ACCELERATOR})
 # Classes whose configuration space holds something a rule looks at (ACS of bridges, payload of endpoints).
 _WORTH_CONFIG = frozenset({_NETWORK, _DISPLAY, _BRIDGE, _PROCESSING, _ACCELERATOR})
 BUS_NUMBERS = 0x18  # configuration space: primary, secondary and subordinate bus number of a bridge
@@ -150,7 +151,7 @@ class _Scan:
         if link is not None and base in _WORTH_CONFIG:
             registers = _asleep if asleep else self._registers(folder)
         config = known(registers)
-        if not bridge and link is not None and base in (_NETWORK, _STORAGE, _DISPLAY, _ACCELERATOR, _PROCESSING):
+        if not bridge and link is not None and base in _ENDPOINTS:
             self._virtual_functions(folder, name)
         buses = self._bus_numbers(folder) if bridge and isinstance(parent, Unknown) else (None, None)
         answers: Reading[bool] = None
@@ -170,7 +171,7 @@ class _Scan:
             subsystem_vendor_id=sub_vendor,
             subsystem_device_id=sub_device,
             driver=driver,
-            numa_node=self._numa_of_bus(folder, name) if link is None else self._numa(folder),
+            numa_node=self._numa(folder) if link is not None or base in _ENDPOINTS else self._numa_of_bus(folder, name),
             parent=parent,
             host_bridge=host_bridge,
             bridge=bridge,
@@ -213,7 +214,7 @@ class _Scan:
         return target.rsplit("/", 1)[-1]
 
     def _numa_of_bus(self, folder: Dir, name: str) -> Reading[int]:
-        """The NUMA node of a function without a link: the kernel gives all functions of a bus the same one
+        """The NUMA node of a part of the processor: the kernel gives all functions of a root bus the same one
         (drivers/pci/probe.c, pci_device_add), so it is read of the first."""
         bus = name.rpartition(":")[0]
         if bus not in self._numa_of:

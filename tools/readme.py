@@ -15,11 +15,13 @@ from pathlib import Path
 from gpu_topo.agent.cli import help_text
 from gpu_topo.classifier import RULES
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PICTURE = ROOT / "docs" / "example.svg"
 
 
-def command(*arguments: str) -> str:
-    """What gpu-topo prints, 100 columns wide and without colour, as a block."""
+def output(*arguments: str) -> str:
+    """What gpu-topo prints, 100 columns wide and without colour."""
     done = subprocess.run(
         [sys.executable, "-m", "gpu_topo.agent", *arguments],
         capture_output=True,
@@ -27,7 +29,12 @@ def command(*arguments: str) -> str:
         check=False,
         env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", "PYTHONUTF8": "1", "LANG": "C.UTF-8"},
     )
-    return "```console\n$ gpu-topo " + " ".join(arguments) + "\n" + done.stdout.rstrip() + "\n```"
+    return done.stdout.rstrip()
+
+
+def command(*arguments: str) -> str:
+    """A command and what it prints, as a block."""
+    return "```console\n$ gpu-topo " + " ".join(arguments) + "\n" + output(*arguments) + "\n```"
 
 
 def first_lines(block: str, count: int) -> str:
@@ -40,11 +47,13 @@ def first_lines(block: str, count: int) -> str:
 
 def parts() -> dict[str, str]:
     """Every generated part by its name."""
-    rules = "\n".join(f"| `{rule.code}` | {', '.join(rule.severities)} | {rule.title} |" for rule in RULES)
+    rules = "\n".join(
+        f'| <a id="{rule.code}"></a>`{rule.code}` | {", ".join(rule.severities)} | {rule.title} |' for rule in RULES
+    )
     commands = help_text().split("commands:\n", 1)[1].split("\n\n", 1)[0]
     rows = [line.split(None, 1) for line in commands.splitlines()]
     return {
-        "report": first_lines(command("inspect", "--example"), 62),
+        "report": first_lines(command("inspect", "--example", "--only", "pcie-width-degraded"), 44),
         "matrix": first_lines(command("matrix", "--example"), 16),
         "rule": command("rules", "pcie-slot-limited"),
         "rules": f"| rule | severity | what it says |\n|---|---|---|\n{rules}",
@@ -69,11 +78,13 @@ def filled(text: str) -> str:
 
 def main() -> int:
     """Rewrite README.md, or with --check say whether it would change."""
+    picture = output("inspect", "--example", "--format", "svg") + "\n"
     before = README.read_text()
     after = filled(before)
     if "--check" in sys.argv[1:]:
-        return 0 if before == after else 1
+        return 0 if before == after and picture == PICTURE.read_text() else 1
     README.write_text(after)
+    PICTURE.write_text(picture)
     return 0
 
 

@@ -42,7 +42,7 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
     identities = _identify_all(functions, names)
     nvidia = sorted((a for a, i in identities.items() if i.kind == GPU and _is_nvidia(functions[a])), key=sort_key)
     views, gpu_names = by_address(facts, nvidia)
-    _add_unseen(functions, identities, views)
+    _as_drivers_know(functions, identities, views)
     ports = merge_ports(facts)
     _add_named_nics(facts, functions, identities, ports)
     devices, switches = _devices(functions, identities, views)
@@ -126,10 +126,10 @@ def _mark_virtual(functions: dict[str, Function]) -> None:
             functions[address] = f._replace(virtual_function=True)
 
 
-def _add_unseen(
+def _as_drivers_know(
     functions: dict[str, Function], identities: dict[str, Identity], views: Mapping[str, DriverViews]
 ) -> None:
-    """GPUs that only a driver tool knows: the recording holds no PCI listing, or it lists other functions."""
+    """GPUs as their driver knows them: by the model that people say, and also where no PCI listing has them."""
     for address in sorted(views, key=sort_key):
         view = views[address].view
         if address not in functions:
@@ -137,10 +137,8 @@ def _add_unseen(
         identity = identities.get(address) or identify(functions[address])
         model = known(view.model)
         part = identity.part or (gpu_part_by_name(model) if model else None)
-        if identity.kind not in (GPU, ACCELERATOR) or part is not identity.part or address not in identities:
-            kind = identity.kind if identity.kind in (GPU, ACCELERATOR) else GPU
-            name = model or identity.name if address not in identities else identity.name
-            identities[address] = Identity(kind, name, part, identity.integrated)
+        kind = identity.kind if identity.kind in (GPU, ACCELERATOR) else GPU
+        identities[address] = Identity(kind, model or identity.name, part, identity.integrated)
 
 
 def _add_named_nics(
