@@ -27,13 +27,29 @@ def begins(line: str) -> bool:
 def read(lines: Sequence[str], where: str) -> list[Facts]:
     """One Facts for each lspci run in the lines, oldest first."""
     blocks: list[Block] = []
+    broken = ""  # a first line of which a mail program put the end on the next line
     for line in lines:
         head = header(line)
-        if head is not None:
+        whole = header(f"{broken} {line}") if broken and head is None and _closes(broken, line) else None
+        broken = ""
+        if whole is not None:
+            blocks[-1] = Block(whole)
+        elif head is not None:
             blocks.append(Block(head))
+            broken = line if _open(line) else ""
         elif blocks:
             blocks[-1].take(line)
     return [_facts(run, where) for run in _runs(blocks)]
+
+
+def _open(line: str) -> bool:
+    """Whether a bracket is not closed again."""
+    return line.count("[") > line.count("]") or line.count("(") > line.count(")")
+
+
+def _closes(broken: str, line: str) -> bool:
+    """Whether a line can be the end of a name or of "(rev ff)": not indented, and all brackets are closed then."""
+    return line[:1] not in ("", " ", "\t") and not _open(broken + line)
 
 
 def _runs(blocks: Iterable[Block]) -> list[list[Block]]:

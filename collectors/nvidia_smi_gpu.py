@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpu_topo.model.address import normalise
 from gpu_topo.model.gpu import DriverGpu, Fabric
@@ -236,3 +236,22 @@ def platform_of(gpus: tuple[DriverGpu, ...]) -> Platform | None:
         if not mode.lower().startswith(("none", "host")):
             return Platform(kind=VIRTUAL_MACHINE, evidence=f"nvidia-smi -q: virtualization mode {mode}")
     return Platform(kind=BARE_METAL, evidence=f"nvidia-smi -q: virtualization mode {min(modes)}") if modes else None
+
+
+_UUID = re.compile(r"\s*(?:GPU|MIG)-[\w-]{4,60}\)?.{0,80}\Z")
+
+
+def rejoin(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of nvidia-smi with each UUID behind the colon before it, where a mail program put it on a line of its
+    own: at 76 columns these are the lines that break."""
+    held: str | None = None
+    for line in lines:
+        if held is not None and _UUID.match(line):
+            line, held = f"{held.rstrip()} {line.strip()}", None
+        if held is not None:
+            yield held
+        held = line if line.rstrip().endswith(":") else None
+        if held is None:
+            yield line
+    if held is not None:
+        yield held

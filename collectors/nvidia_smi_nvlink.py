@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gpu_topo.collectors.nvidia_smi_gpu import rejoin
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
@@ -188,7 +189,7 @@ def _outputs(lines: Sequence[str]) -> list[list[_Gpu]]:
     outputs: list[list[_Gpu]] = []
     seen: set[tuple[int | None, str | None]] = set()
     gpu: _Gpu | None = None
-    for line in lines:
+    for line in rejoin(lines):
         head = _heading(line)
         link = _LINK.match(line) if "Link " in line else None
         if head:

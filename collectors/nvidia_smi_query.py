@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpu_topo.collectors.nvidia_smi_gpu import add_answer, build, platform_of
+from gpu_topo.collectors.nvidia_smi_gpu import add_answer, build, platform_of, rejoin
 from gpu_topo.collectors.reader import Reader
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import ABSENT, FAILED, OK, PARTIAL, Facts, SourceStatus
@@ -108,7 +108,7 @@ def _split(lines: Sequence[str]) -> list[_Output | str]:
     parts: list[_Output | str] = []
     output: _Output | None = None
     gpu: _Gpu | None = None
-    for raw in lines:
+    for raw in rejoin(lines):
         if not raw.strip():
             continue
         line = raw.expandtabs()

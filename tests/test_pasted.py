@@ -267,3 +267,29 @@ def test_an_output_in_a_comment(paste: Paste, mark: str) -> None:
     """People keep outputs as comments of a script."""
     report = paste.report("".join(f"{mark}{line}\n" for line in matrix(WIDE, {}).splitlines()))
     assert kind(report, "GPU1", "NIC1") == PIX
+
+
+def test_lines_that_a_mail_program_broke(paste: Paste) -> None:
+    """At 76 columns the UUIDs and long names are on lines of their own: the GPUs are still one each."""
+    uuid = "GPU-11111111-2222-3333-4444-555555555555"
+    query = f"""==============NVSMI LOG==============
+Attached GPUs                             : 1
+GPU 00000000:3B:00.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    GPU UUID                              :
+{uuid}
+    PCI
+        GPU Link Info
+            Link Width
+                Max                       : 16x
+                Current                   : 8x
+"""
+    listed = f"GPU 0: NVIDIA H100 80GB HBM3 (UUID:\n{uuid})\n\t Link 0: {UP}\n\t Link 1: <inactive>\n"
+    (gpu,) = paste.report(query + "\n" + listed)["gpus"]
+    assert (gpu["address"], gpu["uuid"], gpu["model"]) == ("0000:3b:00.0", uuid, "NVIDIA H100 80GB HBM3")
+    assert gpu["nvlink"]["links_active"] == 1
+    broken = "65:00.0 3D controller: NVIDIA Corporation GA102GL [RTX 6000 Ada\nGeneration] (rev\nff)\n"
+    (device,) = paste.report(broken.replace("(rev\nff", "(rev ff"))["devices"]
+    assert "RTX 6000 Ada Generation" in device["name"]
+    dead = paste.report("65:00.0 3D controller: NVIDIA Corporation GA102GL [A40] (rev\nff)\n")
+    assert codes(dead)["pcie-device-lost"] == ["0000:65:00.0"]
