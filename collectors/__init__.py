@@ -7,22 +7,25 @@ from importlib import import_module
 from typing import cast
 
 from gpu_topo.collectors.context import Context
-from gpu_topo.model.facts import Facts
+from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.source import Source
+from gpu_topo.source import Refusal, Source
 
 Collect = Callable[[Source, Context], Facts]
 
 
 class Collector(NamedTuple):
-    """A source by name; its module is imported when it is first asked."""
+    """A source by name; its module is imported when it is first asked, and only where the folder `needs` is there."""
 
     name: str
     module: str
     function: str = "collect"
+    needs: str = ""
 
     def collect(self, source: Source, context: Context) -> Facts:
         """Ask the source. Never raises on what a machine holds."""
+        if self.needs and isinstance(refused := source.list(self.needs), Refusal) and refused.why == ABSENT:
+            return Facts(SourceStatus(self.name, ABSENT, f"{self.needs}: {refused.error}"))
         return cast(Collect, getattr(import_module(self.module), self.function))(source, context)
 
 
@@ -30,10 +33,10 @@ COLLECTORS: tuple[Collector, ...] = (
     Collector("platform", "gpu_topo.collectors.platform"),
     Collector("pcie", "gpu_topo.collectors.pcie"),
     Collector("nvml", "gpu_topo.collectors.nvml"),
-    Collector("rdma", "gpu_topo.collectors.rdma"),
+    Collector("rdma", "gpu_topo.collectors.rdma", needs="/sys/class/infiniband"),
     Collector("net", "gpu_topo.collectors.net"),
     Collector("block", "gpu_topo.collectors.block"),
-    Collector("kfd", "gpu_topo.collectors.kfd"),
+    Collector("kfd", "gpu_topo.collectors.kfd", needs="/sys/class/kfd/kfd/topology/nodes"),
 )
 
 # One more look at what changes by the second: P-state, utilisation and link speed.

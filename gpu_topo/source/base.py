@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from typing import Protocol, Union
+from typing import TYPE_CHECKING, Union
 
 from gpu_topo.model.reading import DENIED, FAILED
 from gpu_topo.model.record import NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object  # nothing asks at run time, and making a protocol takes longer than reading a device
 
 ABSENT = "absent"
 MAX_READ = 1 << 20  # no file that a scan reads is larger; a hostile tree may hold anything
