@@ -72,7 +72,10 @@ def _answers(gpu: _Gpu) -> tuple[dict[str, str], int]:
 
     Deeper lines belong to the heading above them. A paste that lost its indentation still has its headings.
     """
-    flat = bool(gpu.lines) and _indent(gpu.lines[0]) <= gpu.indent
+    # A web page makes one blank of every indentation: all lines are equally deep then.
+    flat = bool(gpu.lines) and (
+        _indent(gpu.lines[0]) <= gpu.indent or max(map(_indent, gpu.lines)) == min(map(_indent, gpu.lines))
+    )
     answers: dict[str, str] = {}
     partitions = 0
     mig_indent: int | None = None

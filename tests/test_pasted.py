@@ -293,3 +293,24 @@ GPU 00000000:3B:00.0
     assert "RTX 6000 Ada Generation" in device["name"]
     dead = paste.report("65:00.0 3D controller: NVIDIA Corporation GA102GL [A40] (rev\nff)\n")
     assert codes(dead)["pcie-device-lost"] == ["0000:65:00.0"]
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_query_without_its_indentation(paste: Paste, blank: str) -> None:
+    """What a browser copies has one blank or none before each line: the headings still tell what belongs to what."""
+    lines = """Product Name : NVIDIA H100 80GB HBM3
+PCI
+GPU Link Info
+PCIe Generation
+Max : 5
+Current : 3
+Device Max : 5
+Link Width
+Max : 16x
+Current : 8x
+Clocks
+SM : 1980 MHz"""
+    text = "GPU 00000000:3B:00.0\n" + "".join(f"{blank}{line}\n" for line in lines.split("\n"))
+    (device,) = paste.report(text)["devices"]
+    assert (device["link"]["width"], device["link"]["max_width"]) == (8, 16)
+    assert (device["link"]["speed_gts"], device["link"]["max_speed_gts"]) == (8.0, 32.0)
