@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpu_topo.collectors.lspci_names import identify, names_virtual_function
 from gpu_topo.collectors.reader import Reader
-from gpu_topo.model.facts import OK, Facts, SourceStatus
+from gpu_topo.model.facts import FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
 from gpu_topo.model.record import NamedTuple
@@ -43,6 +43,7 @@ class _Tree:
     def __init__(self, before: str) -> None:
         self.before = before  # quoting or indentation of the whole paste
         self.functions: dict[str, Function] = {}
+        self.lost = 0  # lines with a function at a column where no bus is drawn
         self._open: list[_Bus] = []  # the buses that the current line is on, outermost first
 
     def take(self, line: str) -> None:
@@ -63,6 +64,7 @@ class _Tree:
             if token["function"]:
                 bus = self._bus_at(position, pending)
                 if bus is None:
+                    self.lost += 1
                     return
                 pending = None
                 address = self._add(bus, token["function"])
@@ -139,15 +141,20 @@ def read(lines: Sequence[str], where: str) -> list[Facts]:
             trees.append(_Tree(first[1]))
         if trees:
             trees[-1].take(line.removeprefix(trees[-1].before))
-    return [
-        Facts(
-            source=SourceStatus(name=f"lspci -t ({where})", status=OK),
-            functions=tuple(tree.functions.values()),
-            structure_only=True,
-        )
-        for tree in trees
-        if tree.functions
-    ]
+    return [_facts(tree, where) for tree in trees if tree.functions]
+
+
+def _facts(tree: _Tree, where: str) -> Facts:
+    """What a drawing says; nothing where most of it cannot be placed, since its blanks are what it says."""
+    name = f"lspci -t ({where})"
+    if tree.lost > len(tree.functions):
+        return Facts(SourceStatus(name, FAILED, "the tree has lost its indentation, and with it who hangs where"))
+    detail = f"{tree.lost} line{'s' if tree.lost > 1 else ''} of the tree could not be placed" if tree.lost else ""
+    return Facts(
+        source=SourceStatus(name, PARTIAL if detail else OK, detail),
+        functions=tuple(tree.functions.values()),
+        structure_only=True,
+    )
 
 
 def _unwrapped(lines: Sequence[str]) -> Iterator[str]:

@@ -314,3 +314,15 @@ SM : 1980 MHz"""
     (device,) = paste.report(text)["devices"]
     assert (device["link"]["width"], device["link"]["max_width"]) == (8, 16)
     assert (device["link"]["speed_gts"], device["link"]["max_speed_gts"]) == (8.0, 32.0)
+
+
+def test_a_tree_without_its_indentation(paste: Paste) -> None:
+    """Its blanks are what a drawing says: without them it is not understood, and never a machine without GPUs."""
+    tree = """-+-[0000:00]-+-00.0  Intel Corporation Device 09a2
+ |           +-01.0-[01]----00.0  NVIDIA Corporation GH100 [H100 SXM5 80GB]
+ |           +-02.0-[02]----00.0  NVIDIA Corporation GH100 [H100 SXM5 80GB]
+ |           +-03.0  Intel Corporation Device 0998
+ |           \\-04.0  Intel Corporation Device 0998
+"""
+    assert [d["kind"] for d in paste.report(tree)["devices"]].count("gpu") == 2
+    assert paste.report("\n".join(" ".join(line.split()) for line in tree.splitlines())) == {}
