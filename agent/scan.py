@@ -15,14 +15,50 @@ from gpu_topo.source import Source
 _SHARE = 0.6
 
 
-class _Answer:
-    """What a worker thread brings back."""
+class _Worker:
+    """A thread that asks one collector after another: a read that hangs in the kernel cannot be interrupted, only left.
 
-    def __init__(self) -> None:
-        self.done = _thread.allocate_lock()
-        self.done.acquire()
-        self.facts: Facts | None = None
-        self.error: BaseException | None = None
+    Starting a thread costs as much as reading five devices, so there is a new one only where the last one hangs.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._job: tuple[Collector, Context] | None = None
+        self._facts: Facts | None = None
+        self._error: BaseException | None = None
+        self._asked, self._answered = _thread.allocate_lock(), _thread.allocate_lock()
+        self._asked.acquire()
+        self._answered.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def ask(self, collector: Collector, context: Context, limit: float) -> Facts | None:
+        """What the collector says, None where it does not within `limit` seconds. A bug in it is raised here."""
+        self._job = collector, context
+        self._asked.release()
+        if not self._answered.acquire(timeout=limit):
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._facts
+
+    def leave(self) -> None:
+        """Let the thread end, now or when what it hangs in returns."""
+        self._job = None
+        if self._asked.locked():  # else the thread has not even begun, and will find no job
+            self._asked.release()
+
+    def _run(self) -> None:
+        while True:
+            self._asked.acquire()
+            job = self._job
+            if job is None:
+                return
+            collector, context = job
+            try:
+                self._facts = collector.collect(self._source, context)
+            except BaseException as error:
+                self._error = error
+            self._answered.release()
 
 
 def scan(
@@ -31,34 +67,20 @@ def scan(
     exclude: frozenset[str] = frozenset(),
     collectors: Sequence[Collector] = COLLECTORS,
 ) -> list[Facts]:
-    """The facts of all sources, in the order of `collectors`, within `timeout` seconds.
-
-    Each collector runs in a thread of its own: a read that hangs in the kernel cannot be interrupted, only left. A bug
-    in a collector is raised here.
-    """
+    """The facts of all sources, in the order of `collectors`, within `timeout` seconds."""
     ends = time.monotonic() + timeout
     found = []
-    for collector in collectors:
-        limit = max(0.05, (ends - time.monotonic()) * _SHARE)
-        found.append(_ask(collector, source, Context(time.monotonic() + limit * 0.9, exclude), limit))
+    worker = _Worker(source)
+    try:
+        for collector in collectors:
+            limit = max(0.05, (ends - time.monotonic()) * _SHARE)
+            facts = worker.ask(collector, Context(time.monotonic() + limit * 0.9, exclude), limit)
+            if facts is None:
+                worker.leave()
+                worker = _Worker(source)
+                detail = f"no answer in {limit:.1f} s: a read hangs in the kernel"
+                facts = Facts(SourceStatus(collector.name, TIMEOUT, detail, limit))
+            found.append(facts)
+    finally:
+        worker.leave()
     return found
-
-
-def _ask(collector: Collector, source: Source, context: Context, limit: float) -> Facts:
-    answer = _Answer()
-
-    def work() -> None:
-        try:
-            answer.facts = collector.collect(source, context)
-        except BaseException as error:
-            answer.error = error
-        answer.done.release()
-
-    _thread.start_new_thread(work, ())
-    if not answer.done.acquire(timeout=limit):
-        detail = f"no answer in {limit:.1f} s: a read hangs in the kernel"
-        return Facts(SourceStatus(collector.name, TIMEOUT, detail, limit))
-    if answer.error is not None:
-        raise answer.error
-    assert answer.facts is not None
-    return answer.facts

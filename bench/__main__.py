@@ -14,11 +14,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from bench import daemon
 from bench.install import installed
+from bench.line import Line
 from bench.measure import Job, interleaved, number, ratio, run
 
 HERE = Path(__file__).resolve().parent
@@ -42,24 +45,6 @@ TREES = (
     Tree("x25", "5,000 functions", 25, 0, 0.4),
     Tree("vf", "200 + 1,000 virtual functions", 1, 100, 0.4),
 )
-
-
-class Line(NamedTuple):
-    """One result: at most `goal`, or why there is none."""
-
-    what: str
-    value: float | None
-    goal: float
-    unit: str = ""
-    note: str = ""
-
-    def __str__(self) -> str:
-        goal = f"<= {self.goal:g}{self.unit}"
-        if self.value is None:
-            return f"{self.what:<58} {'-':>10} {goal:>12}  not measured: {self.note}"
-        verdict = "met" if self.value <= self.goal else "MISSED"
-        note = f"  ({self.note})" if self.note else ""
-        return f"{self.what:<58} {f'{self.value:.3g}{self.unit}':>10} {goal:>12}  {verdict}{note}"
 
 
 def main() -> int:
@@ -96,6 +81,7 @@ def results(programs: Path, folder: Path, rounds: int) -> Iterator[Line]:
     yield from in_process(programs, folder, rounds)
     yield start(programs, rounds)
     yield from nvml(programs, folder, rounds)
+    yield from daemon.lines(programs, folder / "x1", rounds)
 
 
 def grow(tree: Tree, root: Path) -> None:
@@ -115,9 +101,9 @@ def whole_process(programs: Path, folder: Path, rounds: int) -> Iterator[Line]:
     for tree in TREES:
         root = str(folder / tree.name)
         lspci = ["lspci", "-vvv", "-A", "linux-sysfs", "-O", f"sysfs.path={root}/sys/bus/pci"]
-        jobs: dict[str, Job] = {"ours": lambda root=root: run([*inspect, root]).cpu}  # type: ignore[misc]
+        jobs: dict[str, Job] = {"ours": partial(cpu, [*inspect, root])}
         if have_lspci:
-            jobs["lspci"] = lambda lspci=lspci: run(lspci).cpu  # type: ignore[misc]
+            jobs["lspci"] = partial(cpu, lspci)
         found = interleaved(jobs, rounds)
         what = f"inspect --json over lspci -vvv, {tree.words}"
         if have_lspci:
@@ -139,10 +125,9 @@ def in_process(programs: Path, folder: Path, rounds: int) -> Iterator[Line]:
     for tree in TREES:
         root = str(folder / tree.name)
         ours = [str(programs / "python"), "-I", str(HERE / "inside.py"), "audit", root]
-        jobs: dict[str, Job] = {"ours": lambda ours=ours: number(ours)}  # type: ignore[misc]
+        jobs: dict[str, Job] = {"ours": partial(number, ours)}
         if compiler:
-            devices = f"{root}/sys/bus/pci/devices"
-            jobs["floor"] = lambda devices=devices: number([str(floor), devices])  # type: ignore[misc]
+            jobs["floor"] = partial(number, [str(floor), f"{root}/sys/bus/pci/devices"])
         found = interleaved(jobs, rounds)
         took[tree.name] = median(found["ours"])
         what = f"read + model + findings over the C floor, {tree.words}"
@@ -154,10 +139,15 @@ def in_process(programs: Path, folder: Path, rounds: int) -> Iterator[Line]:
     yield Line("scaling exponent, 200 to 5,000 functions", math.log(took["x25"] / took["x1"], 25), 1.1)
 
 
+def cpu(command: list[str]) -> float:
+    """CPU seconds of one run."""
+    return run(command).cpu
+
+
 def start(programs: Path, rounds: int) -> Line:
     """`gpu-topo --version` beside an interpreter that does nothing."""
     bare, version = [str(programs / "python"), "-c", "pass"], [str(programs / "gpu-topo"), "--version"]
-    found = interleaved({"ours": lambda: run(version).cpu, "bare": lambda: run(bare).cpu}, 3 * rounds)
+    found = interleaved({"ours": partial(cpu, version), "bare": partial(cpu, bare)}, 3 * rounds)
     note = f"{median(found['ours']) * 1000:.1f} ms over {median(found['bare']) * 1000:.1f} ms"
     return Line("gpu-topo --version over python -c pass", ratio(found["ours"], found["bare"]), 2.5, note=note)
 

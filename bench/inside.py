@@ -30,6 +30,36 @@ def audit(root: str) -> float:
     return took
 
 
+def cold(root: str) -> float:
+    """Ask every source of a tree for the first time."""
+    from gpu_topo.agent.scan import scan
+    from gpu_topo.collectors import COLLECTORS
+    from gpu_topo.source import Live
+
+    for collector in COLLECTORS:
+        import_module(collector.module)
+    gc.disable()
+    begun = time.process_time()
+    scan(Live(root), 600.0)
+    return time.process_time() - begun
+
+
+def warm(root: str) -> float:
+    """Ask every source of a tree once more, as the daemon does."""
+    from gpu_topo.agent.scan import scan
+    from gpu_topo.agent.watch import guarded
+    from gpu_topo.source.kept import Kept
+
+    source, collectors = Kept(root), guarded()
+    took = []
+    for _ in range(6):
+        begun = time.process_time()
+        source.begin()
+        scan(source, 600.0, collectors=collectors)
+        took.append(time.process_time() - begun)
+    return sorted(took[1:])[2]
+
+
 def nvml() -> float:
     """Ask NVML everything."""
     from gpu_topo.collectors import nvml as collector
@@ -61,5 +91,5 @@ def _cpu() -> float:
 
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
-    seconds = {"audit": audit, "nvml": nvml, "no-driver": no_driver}[what](*rest)  # type: ignore[operator]
+    seconds = {"audit": audit, "cold": cold, "warm": warm, "nvml": nvml, "no-driver": no_driver}[what](*rest)  # type: ignore[operator]
     print(f"{seconds * 1000:.4f}")

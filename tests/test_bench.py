@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as bench
+from bench.line import Line
 from bench.measure import interleaved, number, ratio, run
 from bench.trees import build
 from gpu_topo.agent.inspect import audit
@@ -117,6 +118,6 @@ def test_a_run_has_a_cost() -> None:
 
 def test_a_line_says_whether_the_goal_is_met() -> None:
     """met, MISSED, or why there is no value: a miss is not hidden."""
-    assert "met" in str(bench.Line("x", 1.5, 1.5))
-    assert "MISSED" in str(bench.Line("x", 1.51, 1.5))
-    assert "not measured: no lspci" in str(bench.Line("x", None, 1.5, note="no lspci"))
+    assert "met" in str(Line("x", 1.5, 1.5))
+    assert "MISSED" in str(Line("x", 1.51, 1.5))
+    assert "not measured: no lspci" in str(Line("x", None, 1.5, note="no lspci"))
