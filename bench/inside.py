@@ -74,7 +74,8 @@ def nvml() -> float:
 
 
 def no_driver() -> float:
-    """What the NVML source costs on a machine without a driver."""
+    """What the NVML source adds to `inspect --json` on a machine without a driver."""
+    import_module("gpu_topo.exporters.json")  # what the report needs anyway
     from gpu_topo.collectors.context import Context
     from gpu_topo.source import Live
 

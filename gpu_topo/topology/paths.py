@@ -44,6 +44,8 @@ class Router:
         self._lanes: dict[str, tuple[str, ...]] = {}
         self._slots: dict[str, int] | None = None  # device without function -> NUMA node
         self._paths: dict[tuple[str, str], Path] = {}
+        self._rates: dict[str, float | None] = {}
+        self._numas: dict[str, int | None] = {}
 
     def path(self, a: str, b: str) -> Path:
         """The path between two addresses (or names that a recording uses instead)."""
@@ -135,6 +137,11 @@ class Router:
     def _numa(self, device: Device) -> int | None:
         """The NUMA node of a device, else of another function of the same device, else of the nearest bridge above
         that knows it."""
+        if device.address not in self._numas:
+            self._numas[device.address] = self._nearest_numa(device)
+        return self._numas[device.address]
+
+    def _nearest_numa(self, device: Device) -> int | None:
         for address in reversed(device.path):
             step = self.node.devices.get(address)
             number = known(step.function.numa_node) if step is not None else None
@@ -171,7 +178,9 @@ class Router:
             # A link belongs to its lower end; a downstream or root port shows the same link from above.
             if device is None or link is None or (link.port is None and address not in (a, b)):
                 continue
-            rate = carries(self.node, device)
+            if address not in self._rates:
+                self._rates[address] = carries(self.node, device)
+            rate = self._rates[address]
             if rate is None:
                 return None
             rates.append(rate)
