@@ -88,9 +88,10 @@ def test_the_floor_reads_the_tree(tree: Path, tmp_path: Path) -> None:
     assert number([str(floor), f"{tree}/sys/bus/pci/devices"]) > 0
 
 
-def test_the_part_that_runs_inside_prints_a_number(tree: Path) -> None:
-    """It audits with whatever gpu-topo its interpreter has."""
-    assert number([sys.executable, str(bench.HERE / "inside.py"), "audit", str(tree)]) > 0
+@pytest.mark.parametrize("what", ["audit", "cold", "warm"])
+def test_the_part_that_runs_inside_prints_a_number(tree: Path, what: str) -> None:
+    """It measures whatever gpu-topo its interpreter has."""
+    assert number([sys.executable, str(bench.HERE / "inside.py"), what, str(tree)]) > 0
 
 
 def test_jobs_take_turns() -> None:
