@@ -44,7 +44,8 @@ _HEAD = 1 << 14
 _MAX_XML_LINE = 8 << 20  # XML may come without line breaks
 _MAX_LINE = 1 << 14  # of any other text: what is longer is no output that a reader knows
 _MAX_LINES = 4_000_000  # of a whole text; nvidia-bug-report.sh's longest have a quarter of that
-_MAX_KEPT_LINES = 2_000_000  # in all sections together
+_MAX_KEPT_LINES = 1_000_000  # in all sections together
+_MOST_OUTPUTS = 1_000  # of one text: so many samples of a machine say what there is to say, the latest most of all
 _MAX_KEPT_TEXT = 128 << 20
 
 
@@ -108,12 +109,25 @@ def _understand(file: BinaryIO, name: str, shown: str) -> Input:
     encoding = _encoding(head)
     if encoding is None:
         raise Unreadable(f"not understood: it is binary data; {_LOOKED_FOR}")
-    facts = tuple(_read_text(_lines(stream, encoding), shown))
+    facts, passed_over = _latest(_read_text(_lines(stream, encoding), shown))
     if not facts:
         raise Unreadable(f"not understood: {_LOOKED_FOR}")
     if all(map(_says_nothing, facts)):
         raise Unreadable(f"not understood: {facts[0].source.detail or facts[0].source.name}")
-    return Input(name, facts)
+    remark = f"{shown}: of {len(facts) + passed_over} outputs the last {len(facts)} are looked at"
+    return Input(name, facts, problem=remark if passed_over else None)
+
+
+def _latest(outputs: Iterator[Facts]) -> tuple[tuple[Facts, ...], int]:
+    """The last _MOST_OUTPUTS of a text's outputs, and how many there were before them."""
+    from collections import deque
+
+    kept: deque[Facts] = deque(maxlen=_MOST_OUTPUTS)
+    count = 0
+    for output in outputs:
+        kept.append(output)
+        count += 1
+    return tuple(kept), count - len(kept)
 
 
 def _says_nothing(facts: Facts) -> bool:

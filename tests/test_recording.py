@@ -341,3 +341,12 @@ def test_registry_is_complete() -> None:
     exporting = {path.stem for path in folder.glob("*.py") if "\nREADER = " in path.read_text()}
     assert exporting == set(READERS)
     assert list(readers()) == list(READERS)
+
+
+def test_endless_samples_are_bounded(tmp_path: Path) -> None:
+    """Of a log with thousands of outputs the latest thousand are looked at, and one line says so."""
+    log = tmp_path / "log.txt"
+    log.write_text("GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n" * 1500)
+    (found,) = read_inputs([str(log)])
+    assert len(found.facts) == 1000
+    assert found.problem == f"{log}: of 1500 outputs the last 1000 are looked at"

@@ -91,8 +91,13 @@ def _accepted(finding: Finding, policy: Policy) -> Finding:
     return finding
 
 
-def _rank(finding: Finding) -> tuple[int, float, str, str]:
-    return (SEVERITIES.index(finding.severity), -(finding.lost_gbs or 0.0), finding.code, finding.subject)
+# What follows from another finding is told after it: a device behind a link that lost its lanes, after that link.
+_CONSEQUENCES = frozenset({"pcie-path-bottleneck", "port-outruns-pcie"})
+
+
+def _rank(finding: Finding) -> tuple[int, bool, float, str, str]:
+    severity = SEVERITIES.index(finding.severity)
+    return (severity, finding.code in _CONSEQUENCES, -(finding.lost_gbs or 0.0), finding.code, finding.subject)
 
 
 def verdict(node: Node, findings: Sequence[Finding], unassessed: Sequence[Unassessed]) -> str:
