@@ -11,7 +11,7 @@ import mmap
 import re
 from collections.abc import Iterable, Mapping
 
-from gpu_topo.collectors.reader import clean
+from gpu_topo.collectors.readers.reader import clean
 
 # Debian and Ubuntu; Fedora, RHEL and SUSE; where update-pciids writes.
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/var/lib/pciutils/pci.ids")
@@ -43,26 +43,40 @@ def lookup(ids: Iterable[Ids], paths: tuple[str, ...] = PATHS) -> dict[Ids, str]
 
 def _search(data: mmap.mmap, wanted: Mapping[int, list[int]]) -> dict[Ids, str]:
     names: dict[Ids, str] = {}
+    looked: dict[tuple[int, int], re.Match[bytes] | None] = {}  # the first halvings are the same for every vendor
     for vendor, devices in wanted.items():
-        start = _find(data, _VENDOR, b"\n", vendor, 0, len(data))
+        start = _find(data, _VENDOR, b"\n", vendor, 0, len(data), looked)
         if start is None:
             continue
         after = _END.search(data, start + 1)
         end = after.start() if after else len(data)
         brand = _line(data, start + _MARK - 1)
         for device in devices:
-            at = _find(data, _DEVICE, b"\n\t", device, start, end)
+            at = _find(data, _DEVICE, b"\n\t", device, start, end, {})
             if at is not None:
                 names[vendor, device] = f"{brand} {_line(data, at + _MARK)}"
     return names
 
 
-def _find(data: mmap.mmap, lines: re.Pattern[bytes], before: bytes, number: int, low: int, high: int) -> int | None:
-    """Where the line with this number begins, among the lines of one kind between low and high."""
+def _find(
+    data: mmap.mmap,
+    lines: re.Pattern[bytes],
+    before: bytes,
+    number: int,
+    low: int,
+    high: int,
+    looked: dict[tuple[int, int], re.Match[bytes] | None],
+) -> int | None:
+    """Where the line with this number begins, among the lines of one kind between low and high.
+
+    looked: what earlier halvings of the same lines came upon, by where they looked and how far.
+    """
     digits = b"%04x" % number
     while high - low > _NEAR:
         middle = (low + high) // 2
-        match = lines.search(data, middle, high + _MARK)
+        if (middle, high) not in looked:
+            looked[middle, high] = lines.search(data, middle, high + _MARK)
+        match = looked[middle, high]
         if match is None or match[1] > digits:
             high = middle
         else:

@@ -146,7 +146,7 @@ def _majority(item: Judged, network: _Network, rates: Mapping[str, float | None]
             return None
         expected = max(counts)
     else:
-        expected, most = counts.most_common(1)[0]
+        expected, most = max(counts.items(), key=lambda item: item[1])
         if most * 2 <= len(members):
             return None
     if rates[item.name] == expected:
