@@ -6,7 +6,7 @@ import re
 import time
 
 from gpu_topo.collectors.context import Context
-from gpu_topo.collectors.reader import clean
+from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.facts import ABSENT, DENIED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.host import BARE_METAL, UNKNOWN_PLATFORM, VIRTUAL_MACHINE, NumaNode, Platform
 from gpu_topo.model.reading import EMPTY, MALFORMED, Reading, Unknown, known
@@ -252,7 +252,9 @@ def _judge(dmi: dict[str, str], cpu: str, reader: _Reader) -> _Machine:
     if cloud and not flagged and (flags is not None or re.search(r"[.-]metal\b", said)):
         return _Machine(BARE_METAL, None, named)
     # A hidden flag (to please old drivers) does not make hardware of what the firmware calls a virtual machine.
-    hypervisor = cloud or next((name for words, name in _VIRTUAL if re.search(rf"\b{words}\b", said)), None)
+    hypervisor = cloud or next(
+        (name for words, name in _VIRTUAL if words in said and re.search(rf"\b{words}\b", said)), None
+    )
     if hypervisor:
         return _Machine(VIRTUAL_MACHINE, hypervisor, named)
     kind = known(reader.text("/sys/hypervisor/type"))
