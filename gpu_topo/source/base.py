@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
 NOT_THERE = Refusal(ABSENT, "ENOENT")
 
 Answer = Union[bytes, Refusal]
-Names = Union["tuple[str, ...]", Refusal]
+Names = Union[tuple[str, ...], Refusal]
 Target = Union[str, Refusal]
 
 

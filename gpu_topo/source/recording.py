@@ -15,7 +15,7 @@ REAL = "real"
 DIR = "dir"
 AT = "at"
 
-Reply = Union[bytes, str, "tuple[str, ...]", bool, Refusal]  # True: the directory could be opened
+Reply = Union[bytes, str, tuple[str, ...], bool, Refusal]  # True: the directory could be opened
 Answers = Mapping[str, Mapping[str, Reply]]  # path as it was asked for -> question -> answer
 
 
