@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-from gpu_topo.collectors.reader import Reader, clean
+from gpu_topo.collectors.readers.reader import Reader, clean
 from gpu_topo.collectors.unpack import MAX_BYTES, Unreadable, unpacked
 from gpu_topo.model.facts import FAILED, Facts
 from gpu_topo.model.record import NamedTuple
@@ -67,7 +67,7 @@ def readers() -> dict[str, Reader]:
     machine never loads them."""
     from importlib import import_module
 
-    found: dict[str, Reader] = {name: import_module(f"gpu_topo.collectors.{name}").READER for name in READERS}
+    found: dict[str, Reader] = {name: import_module(f"gpu_topo.collectors.readers.{name}").READER for name in READERS}
     return found
 
 

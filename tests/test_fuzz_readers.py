@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gpu_topo.collectors.reader import Reader, clean
+from gpu_topo.collectors.readers.reader import Reader, clean
 from gpu_topo.collectors.recording import _MAX_LINE, READERS, readers
 from gpu_topo.model.facts import Facts
 from tests.conftest import SHARED

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_topo.collectors.hwloc_xml import READER, read
+from gpu_topo.collectors.readers.hwloc_xml import READER, read
 from gpu_topo.model.facts import FAILED, Facts
 from gpu_topo.model.reading import Unknown, known
 

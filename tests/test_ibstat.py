@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_topo.collectors.ibstat import READER, read
+from gpu_topo.collectors.readers.ibstat import READER, read
 from gpu_topo.model.host import Port
 
 ONE = """CA 'mlx5_0'

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_topo.collectors.ibstatus import READER, read
+from gpu_topo.collectors.readers.ibstatus import READER, read
 
 ONE = """Infiniband device 'mlx5_0' port 1 status:
 \tdefault gid:\t fe80:0000:0000:0000:0000:0000:0000:0001

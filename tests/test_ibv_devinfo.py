@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_topo.collectors.ibv_devinfo import READER, read
+from gpu_topo.collectors.readers.ibv_devinfo import READER, read
 from gpu_topo.model.host import Port
 
 SHORT = """hca_id:\tmlx5_0

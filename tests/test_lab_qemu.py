@@ -428,7 +428,7 @@ class TestHardware:
 
     @STARVED_BY_EVENTS
     def test_a_stream_of_events_does_not_stop_the_scans(self, service: Service) -> None:
-        """A device that sends an event five times a second for five intervals: scans come at their pace all the same."""
+        """A device sends an event five times a second for five intervals: scans come at their pace all the same."""
         event = f"/sys/bus/pci/devices/{NEAR.gpu}/uevent"
         before = service.scrape().scans
         count = INTERVAL * 5 * 5

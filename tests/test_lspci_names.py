@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_topo.collectors.lspci_names import Identity, header, identify, names_virtual_function, vendor_of
+from gpu_topo.collectors.readers.lspci_names import Identity, header, identify, names_virtual_function, vendor_of
 
 from .test_config_space import dumps
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_topo.collectors import lspci
-from gpu_topo.collectors.lspci_tree import begins, read
+from gpu_topo.collectors.readers import lspci
+from gpu_topo.collectors.readers.lspci_tree import begins, read
 from gpu_topo.model.pci import Function
 
 DRAWING = r"""-+-[10000:e0]-+-06.0-[e1]----00.0  Samsung Electronics Co Ltd NVMe SSD Controller PM9A1/PM9A3/980PRO

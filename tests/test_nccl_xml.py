@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_topo.collectors.nccl_xml import READER, read
+from gpu_topo.collectors.readers.nccl_xml import READER, read
 from gpu_topo.model.facts import FAILED, PARTIAL, Facts
 from gpu_topo.model.reading import Unknown, known
 

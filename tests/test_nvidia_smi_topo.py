@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_topo.collectors.nvidia_smi_topo import READER, read
-from gpu_topo.collectors.reader import clean
+from gpu_topo.collectors.readers.nvidia_smi_topo import READER, read
+from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.reading import Unknown
 

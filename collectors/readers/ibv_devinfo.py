@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from gpu_topo.collectors.ib_rate import is_software, port_state, transport
-from gpu_topo.collectors.ib_text import Block, blocks, facts
-from gpu_topo.collectors.reader import Reader
+from gpu_topo.collectors.readers.ib_text import Block, blocks, facts
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.host import Port
 from gpu_topo.model.reading import known

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpu_topo.collectors.nvidia_smi_gpu import add_answer, build, platform_of, rejoin
-from gpu_topo.collectors.reader import Reader
+from gpu_topo.collectors.readers.nvidia_smi_gpu import add_answer, build, platform_of, rejoin
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import ABSENT, FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu, DriverState

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_topo.collectors.reader import Reader
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.address import normalise, sort_key
 from gpu_topo.model.facts import FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, DriverGpu, NvLink
@@ -72,7 +72,7 @@ def read(lines: Sequence[str], where: str) -> list[Facts]:
 
 
 def _read_document(lines: Sequence[str], where: str) -> Facts | None:
-    from gpu_topo.collectors.xml_tree import BadXml, parse
+    from gpu_topo.collectors.readers.xml_tree import BadXml, parse
 
     name = f"{KIND} ({where})"
     start = next(index for index, line in enumerate(lines) if _begins(line))

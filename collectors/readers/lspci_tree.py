@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpu_topo.collectors.lspci_names import identify, names_virtual_function
-from gpu_topo.collectors.reader import Reader
+from gpu_topo.collectors.readers.lspci_names import identify, names_virtual_function
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.facts import FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NOT_RECORDED, Unknown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpu_topo.collectors.reader import Reader
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu, DriverState, Peer
 from gpu_topo.model.host import Port

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpu_topo.collectors import hwloc_links
 from gpu_topo.collectors.cpu_mask import to_bits, to_list
-from gpu_topo.collectors.reader import Reader
+from gpu_topo.collectors.readers import hwloc_links
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import FAILED, OK, Facts, SourceStatus
 from gpu_topo.model.gpu import AcceleratorLink, DriverGpu
@@ -90,7 +90,7 @@ def read(lines: Sequence[str], where: str) -> list[Facts]:
 
 
 def _read_document(lines: Sequence[str], where: str) -> Facts | None:
-    from gpu_topo.collectors.xml_tree import BadXml, parse
+    from gpu_topo.collectors.readers.xml_tree import BadXml, parse
 
     name = f"{KIND} ({where})"
     start = next(index for index, line in enumerate(lines) if _begins(line))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpu_topo.collectors.nvidia_smi_gpu import rejoin
-from gpu_topo.collectors.reader import Reader
+from gpu_topo.collectors.readers.nvidia_smi_gpu import rejoin
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import ACTIVE, INACTIVE, UNKNOWN_STATE, DriverGpu, DriverState, NvLink

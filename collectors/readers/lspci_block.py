@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TypeVar
 
-from gpu_topo.collectors import config_space, lspci_verbose
+from gpu_topo.collectors import config_space
 from gpu_topo.collectors.config_space import ConfigSpace
-from gpu_topo.collectors.lspci_names import Header
-from gpu_topo.collectors.lspci_verbose import DENIED_TEXT, HOMES, WANTED, Capability, Text
+from gpu_topo.collectors.readers import lspci_verbose
+from gpu_topo.collectors.readers.lspci_names import Header
+from gpu_topo.collectors.readers.lspci_verbose import DENIED_TEXT, HOMES, WANTED, Capability, Text
 from gpu_topo.model.pci import LinkEnd
 from gpu_topo.model.reading import DENIED, NOT_RECORDED, Reading, Unknown, known
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from gpu_topo.collectors.config_space import ConfigSpace, Sriov, width
-from gpu_topo.collectors.lspci_names import identify
+from gpu_topo.collectors.readers.lspci_names import identify
 from gpu_topo.model import pci
 from gpu_topo.model.pci import Aer, LinkEnd
 from gpu_topo.model.reading import DENIED, NO_DATA, NOT_RECORDED, Reading, Unknown
