@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpu_topo.classifier.gpus import NVIDIA
 from gpu_topo.classifier.links import called
-from gpu_topo.classifier.nvlink import NVIDIA
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CAUSE_DENIED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_topo.catalogue import nvswitches_per_baseboard
-from gpu_topo.classifier.nvlink import NVIDIA, is_sxm, nvidia_gpus, why_not
+from gpu_topo.classifier.gpus import NVIDIA, is_sxm, nvidia_gpus, why_not
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,

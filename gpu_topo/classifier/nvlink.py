@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpu_topo.catalogue import baseboards
+from gpu_topo.classifier.gpus import (
+    Count,
+    counts,
+    has_nvlink,
+    is_sxm,
+    model_of,
+    nvidia_gpus,
+    soldered,
+    stated_links,
+    why_not,
+)
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,
     CAUSE_DRIVER,
-    CAUSE_MIG,
     CAUSE_NOT_RECORDED,
-    CAUSE_PASSTHROUGH,
     COUNTERS,
     CRITICAL,
     INFO,
@@ -20,12 +28,11 @@ from gpu_topo.model.finding import (
     Finding,
     Unassessed,
 )
-from gpu_topo.model.gpu import ACTIVE, INACTIVE
+from gpu_topo.model.gpu import INACTIVE
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
-from gpu_topo.model.reading import Unknown, known
-from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.reading import known
 from gpu_topo.topology.bonds import bonds, link_gbs
 from gpu_topo.topology.interconnect import CUBE_MESH, interconnect, on_switches
 
@@ -33,7 +40,6 @@ INACTIVE_CODE = "nvlink-inactive"
 PARTIAL = "nvlink-partial"
 ABSENT = "nvlink-absent"
 ERRORS = "nvlink-errors"
-NVIDIA = 0x10DE
 
 _IMPACT = (
     "tensor-parallel traffic takes the slowest path of its group: NCCL rings fall back to fewer links or to PCIe, and "
@@ -48,124 +54,10 @@ _REMEDY = (
 )
 
 
-class Count(NamedTuple):
-    """How many NVLinks of a GPU are up; by_link: told link by link, else from a matrix."""
-
-    gpu: Gpu
-    active: int
-    total: int
-    by_link: bool
-
-
-def is_sxm(gpu: Gpu) -> bool:
-    """A GPU that is soldered into an NVLink baseboard: its links are there, bridge or not."""
-    return gpu.part is not None and gpu.part.form_factor.upper().startswith("SXM")
-
-
-def soldered(node: Node, gpu: Gpu) -> bool:
-    """Whether a GPU's NVLinks are wired on a board, so that a missing one is a fault and no missing bridge.
-
-    A matrix names no models, but no set of bridges joins three GPUs by more links than a GPU has ends.
-    """
-    if gpu.part is None:
-        return on_switches(node)
-    return is_sxm(gpu) or gpu.part.c2c
-
-
-def has_nvlink(gpu: Gpu) -> bool | None:
-    """Whether this part has NVLink, None where it is not catalogued."""
-    if gpu.part is None or not gpu.part.fabric:
-        return None
-    return gpu.part.fabric == "nvlink"
-
-
-def nvidia_gpus(node: Node) -> list[Gpu]:
-    """The NVIDIA GPUs of a node that are not integrated."""
-    found = []
-    for gpu in node.gpus:
-        device = node.devices.get(gpu.address)
-        if gpu.vendor_id in (NVIDIA, None) and not (device is not None and device.integrated):
-            if device is None or device.function.vendor_id in (NVIDIA, None):
-                found.append(gpu)
-    return found
-
-
-def _model(node: Node, gpu: Gpu) -> str:
-    device = node.devices.get(gpu.address)
-    number = device.function.device_id if device is not None else None
-    return f"{number:04x}" if number is not None else (known(gpu.model) or "?")
-
-
-def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
-    """Why nothing of a GPU's NVLinks may be judged, as (reason, cause); None where it may."""
-    if known(gpu.mig):
-        return "MIG is on: the driver does not show NVLinks then", CAUSE_MIG
-    device = node.devices.get(gpu.address)
-    if device is not None and device.function.driver == "vfio-pci":
-        return "passed through to a guest: its links are not visible here", CAUSE_PASSTHROUGH
-    if isinstance(gpu.nvlinks, Unknown):
-        return f"NVLink state could not be read: {gpu.nvlinks.why} ({gpu.nvlinks.where})", CAUSE_DRIVER
-    if gpu.lost or gpu.listed is False:
-        return "the driver does not answer for this GPU", CAUSE_DRIVER
-    states = [link.state for link in known(gpu.nvlinks) or ()]
-    unread = sum(state not in (ACTIVE, INACTIVE) for state in states)
-    if unread and INACTIVE not in states:
-        return f"the state of {unread} of its {len(states)} NVLinks is not known", CAUSE_NOT_RECORDED
-    if node.platform.kind == VIRTUAL_MACHINE and has_nvlink(gpu) is not False:
-        if len(nvidia_gpus(node)) == 1:
-            return (
-                "a guest with one GPU of what may be a larger board: its links may lead to GPUs of others",
-                CAUSE_PASSTHROUGH,
-            )
-        # Links to switches stay whole; those of a mesh lead out of the guest, from some GPUs more than from others.
-        switched = any(link.remote_kind == "nvswitch" for link in known(gpu.nvlinks) or ())
-        if soldered(node, gpu) and not switched and not _whole_board(node, gpu):
-            return "a guest with some GPUs of a larger board: links may lead to GPUs of others", CAUSE_PASSTHROUGH
-    return None
-
-
-def _whole_board(node: Node, gpu: Gpu) -> bool:
-    """Whether there are as many GPUs of this model as a board carries (or no board is known to carry it)."""
-    device = node.devices.get(gpu.address)
-    number = device.function.device_id if device is not None else None
-    if number is None:
-        return True
-    model = _model(node, gpu)
-    count = sum(_model(node, other) == model for other in nvidia_gpus(node))
-    boards = baseboards(NVIDIA, number, count)
-    return not boards or any(board.gpus == count for board in boards)
-
-
-def counts(node: Node) -> list[Count]:
-    """The NVLink counts of all GPUs of which something is known and that may be judged."""
-    found = []
-    stated = _stated(node)
-    for gpu in nvidia_gpus(node):
-        if why_not(node, gpu) is not None:
-            continue
-        links = known(gpu.nvlinks)
-        if links is not None:
-            found.append(Count(gpu, sum(link.state == ACTIVE for link in links), len(links), True))
-        elif gpu.address in stated:
-            found.append(Count(gpu, stated[gpu.address], stated[gpu.address], False))
-    return found
-
-
-def _stated(node: Node) -> dict[str, int]:
-    """The links of each GPU as a matrix tells: the most that it has to any one other GPU."""
-    most: dict[str, int] = {}
-    for (a, b), kind in node.stated_paths.items():
-        links = int(kind[2:]) if kind.startswith("NV") and kind[2:].isdigit() else 0
-        for name in (a, b):
-            most[name] = max(most.get(name, 0), links)
-    gpus = {gpu.address for gpu in node.gpus}
-    return {name: links for name, links in most.items() if name in gpus}
-
-
 def _groups(node: Node, found: Sequence[Count]) -> list[list[Count]]:
     groups: dict[str, list[Count]] = {}
     for count in found:
-        groups.setdefault(_model(node, count.gpu), []).append(count)
+        groups.setdefault(model_of(node, count.gpu), []).append(count)
     return list(groups.values())
 
 
@@ -240,7 +132,7 @@ def _inactive(count: Count, expected: int, basis: str, severity: str) -> Finding
 
 def _unassessed(node: Node, code: str) -> Iterator[Unassessed]:
     """Every GPU with NVLink (or of an unlisted model) of which nothing can be said."""
-    stated = _stated(node)
+    stated = stated_links(node)
     for gpu in nvidia_gpus(node):
         able = has_nvlink(gpu)
         if able is False:
