@@ -86,12 +86,12 @@ def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
             )
         # Links to switches stay whole; those of a mesh lead out of the guest, from some GPUs more than from others.
         switched = any(link.remote_kind == "nvswitch" for link in known(gpu.nvlinks) or ())
-        if soldered(node, gpu) and not switched and not _whole_board(node, gpu):
+        if soldered(node, gpu) and not switched and not whole_board(node, gpu):
             return "a guest with some GPUs of a larger board: links may lead to GPUs of others", CAUSE_PASSTHROUGH
     return None
 
 
-def _whole_board(node: Node, gpu: Gpu) -> bool:
+def whole_board(node: Node, gpu: Gpu) -> bool:
     """Whether there are as many GPUs of this model as a board carries (or no board is known to carry it)."""
     device = node.devices.get(gpu.address)
     number = device.function.device_id if device is not None else None

@@ -13,6 +13,7 @@ from gpu_topo.classifier.gpus import (
     nvidia_gpus,
     soldered,
     stated_links,
+    whole_board,
     why_not,
 )
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -66,7 +67,7 @@ def _expected(node: Node, group: Sequence[Count]) -> tuple[int, str]:
     most = max(count.active for count in group)
     part = group[0].gpu.part
     sure = part is not None and part.fabric == "nvlink" and part.fabric_confidence in ("verified", "one_source")
-    sure = sure and (node.platform.kind != VIRTUAL_MACHINE or _whole_board(node, group[0].gpu))
+    sure = sure and (node.platform.kind != VIRTUAL_MACHINE or whole_board(node, group[0].gpu))
     if sure and part is not None and is_sxm(group[0].gpu) and (part.fabric_links or 0) > most and group[0].by_link:
         return part.fabric_links or 0, CATALOGUE
     return most, PEERS
