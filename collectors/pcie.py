@@ -171,7 +171,7 @@ class _Scan:
             subsystem_vendor_id=sub_vendor,
             subsystem_device_id=sub_device,
             driver=driver,
-            numa_node=self._numa(folder) if link is not None or base in _ENDPOINTS else self._numa_of_bus(folder, name),
+            numa_node=self._numa(folder) if base in _ENDPOINTS else self._numa_of_bus(folder, name),
             parent=parent,
             host_bridge=host_bridge,
             bridge=bridge,
@@ -214,7 +214,7 @@ class _Scan:
         return target.rsplit("/", 1)[-1]
 
     def _numa_of_bus(self, folder: Dir, name: str) -> Reading[int]:
-        """The NUMA node of a part of the processor: the kernel gives all functions of a root bus the same one
+        """The NUMA node of a bridge or a part of the processor: the kernel gives all functions of a bus the same one
         (drivers/pci/probe.c, pci_device_add), so it is read of the first."""
         bus = name.rpartition(":")[0]
         if bus not in self._numa_of:

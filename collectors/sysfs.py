@@ -79,9 +79,9 @@ def pci_address(target: Target) -> str | None:
     if isinstance(target, Refusal):
         return None
     found = None
-    for part in target.lower().split("/"):
-        if _ADDRESS.match(part):
-            found = part
+    for part in target.split("/"):
+        if part[-2:-1] == "." and _ADDRESS.match(part.lower()):
+            found = part.lower()
         elif found and part.startswith("usb"):
             return None
     return found

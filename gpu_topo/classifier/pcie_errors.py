@@ -44,7 +44,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
 
 def _serious(errors: object) -> dict[str, int]:
     """The errors that count, by name."""
-    if not isinstance(errors, Mapping):
+    if not errors or not isinstance(errors, Mapping):
         return {}
     return {name: count for name, count in errors.items() if count and name not in _HARMLESS}
 
