@@ -1,0 +1,200 @@
+"""What single sysfs attributes of a PCI function say: ids, speeds, widths and error counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from gpu_topo.model.pci import Aer, LinkEnd
+from gpu_topo.model.reading import ASLEEP, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.source import ABSENT as NOT_THERE
+from gpu_topo.source import Answer, Dir, Refusal, Target
+
+_NO_LANES = 63  # what a function that no longer answers shows: all bits set
+_MOST_LANES = 32
+
+_SPEEDS = {
+    text.encode() + b"\n": value
+    for value in (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
+    for text in (f"{value} GT/s PCIe", f"{value:g} GT/s", f"{value} GT/s")
+}
+_unrecorded = Unknown(NOT_RECORDED, "the port is not in the recording")
+UNRECORDED = LinkEnd(_unrecorded, _unrecorded, _unrecorded, _unrecorded)
+ASLEEP_READING = Unknown(ASLEEP, "power/runtime_status")
+ASLEEP_LINK = LinkEnd(ASLEEP_READING, ASLEEP_READING, ASLEEP_READING, ASLEEP_READING)
+_lost = Unknown(LOST, "config")
+LOST_LINK = LinkEnd(_lost, _lost, _lost, _lost)
+
+
+class Values:
+    """Reads attributes; every one that cannot be read or makes no sense is counted in `unread`, none is fatal."""
+
+    def __init__(self) -> None:
+        self.unread: dict[str, int] = {}
+
+    def count(self, why: str, what: str) -> None:
+        self.unread[f"{why}: {what}"] = self.unread.get(f"{why}: {what}", 0) + 1
+
+    def id(self, folder: Dir, name: str) -> int | None:
+        """A hexadecimal id, None where it is absent or makes no sense."""
+        data = folder.read(name)
+        if isinstance(data, Refusal):
+            if data.why != NOT_THERE:
+                self.count(data.why, name)
+            return None
+        value = number(data.decode("ascii", "replace").strip())
+        if value is None:
+            self.count(MALFORMED, name)
+        return value
+
+    def numa(self, folder: Dir) -> Reading[int]:
+        """The NUMA node; -1 is no data."""
+        data = folder.read("numa_node")
+        if isinstance(data, Refusal):
+            if data.why == NOT_THERE:
+                return None
+            self.count(data.why, "numa_node")
+            return Unknown(data.why, "numa_node")
+        try:
+            number = int(data)
+        except ValueError:
+            self.count(MALFORMED, "numa_node")
+            return Unknown(MALFORMED, "numa_node")
+        return number if number >= 0 else Unknown(NO_DATA, "numa_node is -1")
+
+    def power_and_link(self, folder: Dir, small: bool) -> tuple[str | None, LinkEnd | None]:
+        """The runtime power state and the link; None where the kernel offers none (conventional PCI, root complex).
+
+        The power state comes first, since reading the link of a device that sleeps would wake it. The many small parts
+        of a processor have no link, which is seen without opening a file: as a symbolic link, which it is not, it is
+        asked for, and only what is absent says so (small).
+        """
+        if small and absent(folder.link("current_link_speed")):
+            return None, None
+        power = text(folder.read("power/runtime_status"))
+        if power in ("suspended", "suspending"):
+            return power, ASLEEP_LINK
+        speed, most = folder.read("current_link_speed"), folder.read("max_link_speed")
+        if absent(speed) and absent(most):
+            return power, None
+        return power, LinkEnd(
+            self.speed(speed, "current_link_speed"),
+            self.width(folder.read("current_link_width"), "current_link_width"),
+            self.speed(most, "max_link_speed"),
+            self.width(folder.read("max_link_width"), "max_link_width"),
+        )
+
+    def speed(self, data: Answer, name: str) -> Reading[float]:
+        """'16.0 GT/s PCIe', '8 GT/s', '2.5 GT/s' in GT/s; 'Unknown' has no data."""
+        if isinstance(data, Refusal):
+            if data.why == NOT_THERE:
+                return Unknown(NOT_RECORDED, name)
+            self.count(data.why, name)
+            return Unknown(data.why, name)
+        known = _SPEEDS.get(data)
+        if known is not None:
+            return known
+        text = data.decode("ascii", "replace").strip()
+        if text.lower().startswith("unknown"):
+            return Unknown(NO_DATA, name)
+        try:
+            value = float(text.split(" ", 1)[0])
+        except ValueError:
+            value = 0.0
+        if "GT/s" not in text or not 2.5 <= value <= 256:
+            self.count(MALFORMED, name)
+            return Unknown(MALFORMED, name)
+        return value
+
+    def width(self, data: Answer, name: str) -> Reading[int]:
+        """Lanes; 0 means that no link is up, 63 and 255 that nothing answers."""
+        if isinstance(data, Refusal):
+            if data.why == NOT_THERE:
+                return Unknown(NOT_RECORDED, name)
+            self.count(data.why, name)
+            return Unknown(data.why, name)
+        try:
+            value = int(data)
+        except ValueError:
+            self.count(MALFORMED, name)
+            return Unknown(MALFORMED, name)
+        if 1 <= value <= _MOST_LANES:
+            return value
+        if value == 0:
+            return Unknown(NO_DATA, f"{name} is 0")
+        if value in (_NO_LANES, 255):
+            return Unknown(LOST, f"{name} is {value}")
+        self.count(MALFORMED, name)
+        return Unknown(MALFORMED, f"{name} is {value}")
+
+    def aer(self, folder: Dir) -> Aer | None:
+        """The counters of Advanced Error Reporting, None where the kernel keeps none."""
+        correctable = self.errors(folder, "aer_dev_correctable")
+        if correctable is None:
+            return None
+        return Aer(
+            correctable, self.errors(folder, "aer_dev_nonfatal"), self.errors(folder, "aer_dev_fatal"), sticky=False
+        )
+
+    def errors(self, folder: Dir, name: str) -> Reading[Mapping[str, int]]:
+        """The errors of one kind that were counted at all, by name."""
+        data = folder.read(name)
+        if isinstance(data, Refusal):
+            if data.why == NOT_THERE:
+                return None
+            self.count(data.why, name)
+            return Unknown(data.why, name)
+        # The last line is the total: where it is 0, the twenty lines above it need no parsing.
+        if data.endswith(b" 0\n") and b"\nTOTAL_ERR_" in data:
+            return {}
+        counts = {}
+        for line in data.decode("ascii", "replace").splitlines():
+            kind, _, number = line.strip().rpartition(" ")
+            if kind and not kind.startswith("TOTAL_ERR") and number.isdigit() and number != "0":
+                counts[kind] = int(number)
+        return counts
+
+
+def gone(link: LinkEnd) -> bool:
+    """Whether the attributes show a function that answers all ones: width 63 (or 255) is no width."""
+    width = link.width
+    return isinstance(width, Unknown) and width.why == LOST
+
+
+def absent(answer: Answer | Target) -> bool:
+    """Whether there is no such file."""
+    return isinstance(answer, Refusal) and answer.why == NOT_THERE
+
+
+def pairs(data: Answer) -> dict[str, str]:
+    """The KEY=value lines of a uevent file."""
+    if isinstance(data, Refusal):
+        return {}
+    found = {}
+    for line in data.decode("utf-8", "replace").split("\n"):
+        key, mark, value = line.partition("=")
+        if mark:
+            found[key] = value
+    return found
+
+
+def text(data: Answer) -> str | None:
+    """The stripped text, None where it was refused."""
+    return None if isinstance(data, Refusal) else data.decode("utf-8", "replace").strip()
+
+
+def number(text: str | None) -> int | None:
+    """A hexadecimal number, None where it is none."""
+    try:
+        return int(text, 16) if text else None
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def two_hex(text: str | None) -> tuple[int | None, int | None]:
+    """'10DE:2330' as two numbers."""
+    if not text or ":" not in text:
+        return None, None
+    first, second = text.split(":", 1)
+    return number(first), number(second)
