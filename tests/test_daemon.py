@@ -669,7 +669,9 @@ def test_ten_thousand_scrapes_and_a_thousand_rescans_leak_nothing(tree: tuple[Pa
         rounds(10_000)
         ready(port)
         after = usage()
-        assert after[0] - before[0] <= 1024
+        assert (
+            after[0] - before[0] <= 2048
+        )  # KiB; an allocator's noise is half of that, a leak of 300 bytes a scrape is more
         assert after[1] <= before[1] + 1
         assert after[2] <= before[2] + 4
     finally:
