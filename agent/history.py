@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpu_topo.classifier.port_counters import CEILINGS
+from gpu_topo.classifier.port_counters import CEILINGS, LINK_DOWNED
 from gpu_topo.model.history import Growth, Past
-from gpu_topo.model.host import Port
 from gpu_topo.model.node import LinkSample, Node
 from gpu_topo.model.reading import EMPTY, Reading, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.baseline import counted
+from gpu_topo.topology.roles import line_rate, port_name
 
 WINDOW = 3600.0  # growth is judged by the hour; what a minute brings is not extrapolated
 _STEP = 60.0  # points closer together are one
@@ -48,11 +48,6 @@ class History(NamedTuple):
     downs_total: Mapping[str, int] = EMPTY
     seen_devices: Mapping[str, str] = EMPTY  # address -> kind
     samples: Mapping[str, tuple[LinkSample, ...]] = EMPTY
-
-
-def port_name(port: Port) -> str:
-    """mlx5_0/1, as findings name it."""
-    return f"{port.device}/{port.port}"
 
 
 def advance(trail: Trail | None, raw: int, now: float) -> Trail:
@@ -95,7 +90,7 @@ def observe(history: History, node: Node, now: float) -> History:
             continue
         if state.upper().startswith("ACTIVE"):
             up.add(name)
-            rate = known(port.rate_gbps)
+            rate = line_rate(node, port)
             if rate is not None:
                 best[name] = max(rate, best.get(name, 0.0))
         elif name in up:
@@ -140,13 +135,16 @@ def forget_missing(history: History) -> History:
 
 
 def port_flaps(history: History, node: Node) -> dict[tuple[str, int], int]:
-    """How often each port went down since it was first seen."""
+    """How often each port went down since it was first seen: found down, by its own counter, by its interface's."""
     result = {}
     for port in node.ports:
         name = port_name(port)
         carrier = history.counters.get((name, _CARRIER))
-        counted_by_kernel = (carrier.total + 1) // 2 if carrier else 0
-        result[port.device, port.port] = max(history.downs_total.get(name, 0), counted_by_kernel)
+        downed = history.counters.get((name, LINK_DOWNED))
+        by_carrier = (carrier.total + 1) // 2 if carrier else 0
+        result[port.device, port.port] = max(
+            history.downs_total.get(name, 0), by_carrier, downed.total if downed else 0
+        )
     return result
 
 
@@ -187,7 +185,7 @@ def _readings(node: Node) -> Iterator[tuple[Key, int]]:
     carriers = {netdev.name: known(netdev.carrier_changes) for netdev in node.netdevs}
     for port in node.ports:
         name = port_name(port)
-        for counter in CEILINGS:
+        for counter in (*CEILINGS, LINK_DOWNED):
             value = known(port.counters.get(counter))
             if value is not None:
                 yield (name, counter), value

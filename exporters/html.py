@@ -22,7 +22,7 @@ from gpu_topo.exporters.words import clean, compact, evidence, gbs, host, judged
 from gpu_topo.model.finding import INFO, Report
 from gpu_topo.model.reading import known
 from gpu_topo.topology.placement import placement
-from gpu_topo.topology.roles import role
+from gpu_topo.topology.roles import line_rate, role
 
 # The device-by-device table of a larger node is no longer something to look at.
 MOST_PLACES = 48
@@ -163,7 +163,7 @@ def _matrix(report: Report) -> dict[str, Any]:
 def _ports(report: Report) -> list[list[str]]:
     rows = []
     for port in report.node.ports:
-        rate = known(port.rate_gbps)
+        rate = line_rate(report.node, port)
         speed = known(port.speed)
         rows.append(
             [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpu_topo.exporters.view import names, nvlink_totals
 from gpu_topo.model.finding import Report
@@ -12,6 +12,7 @@ from gpu_topo.model.node import Gpu, Link, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import GpuPlacement, Placement
+from gpu_topo.topology.roles import is_up, line_rate
 
 
 class Limit(NamedTuple):
@@ -37,15 +38,15 @@ def limits(report: Report, placed: Placement) -> list[Limit]:
     node = report.node
     short = names(node)
     rows = {row.gpu: row for row in placed.gpus}
-    ports: dict[str, Port] = {}
+    ports: dict[str, list[Port]] = {}
     for port in node.ports:
-        if (address := known(port.address)) and (known(port.rate_gbps) or address not in ports):
-            ports.setdefault(address, port)
+        if address := known(port.address):
+            ports.setdefault(address, []).append(port)
     return [_limit(node, gpu, short, rows.get(gpu.address), ports) for gpu in node.gpus]
 
 
 def _limit(
-    node: Node, gpu: Gpu, short: Mapping[str, str], row: GpuPlacement | None, ports: Mapping[str, Port]
+    node: Node, gpu: Gpu, short: Mapping[str, str], row: GpuPlacement | None, ports: Mapping[str, Sequence[Port]]
 ) -> Limit:
     device = node.devices.get(gpu.address)
     link = gpu.driver_link or (device.link if device and gpu.address not in node.hidden_links else None)
@@ -54,12 +55,8 @@ def _limit(
     if row is None or not row.nics:
         return limit
     near = row.nics[0]
-    port = ports.get(near.address)
-    rate = known(port.rate_gbps) if port else None
-    up = port is not None and str(known(port.state)).startswith("ACTIVE")
-    port_gbs = rate / 8 if rate is not None and up else None
-    if port is None:
-        port_gbs = _netdev_gbs(node, near.address)
+    own = ports.get(near.address)
+    port_gbs = _ports_gbs(node, own) if own else _netdev_gbs(node, near.address)
     equals = sum(other.kind == near.kind and other.gbs == near.gbs for other in row.nics) - 1
     name = short.get(near.address, near.name) + (f" +{equals}" if equals else "")
     limit = limit._replace(nic=name, nic_kind=near.kind, path_gbs=near.gbs, port_gbs=port_gbs)
@@ -67,6 +64,12 @@ def _limit(
         return limit
     smallest = min(near.gbs, port_gbs)
     return limit._replace(narrowest_gbs=smallest, narrowest=_where(node, limit, near.address, smallest))
+
+
+def _ports_gbs(node: Node, ports: Sequence[Port]) -> float | None:
+    """What the ports of one function carry together; those that are down carry nothing."""
+    rates = [line_rate(node, port) for port in ports if is_up(port)]
+    return sum(rate for rate in rates if rate is not None) / 8 if rates and None not in rates else None
 
 
 def _netdev_gbs(node: Node, address: str) -> float | None:

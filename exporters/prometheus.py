@@ -16,7 +16,7 @@ from gpu_topo.model.reading import EMPTY, Reading, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.placement import placement
-from gpu_topo.topology.roles import role
+from gpu_topo.topology.roles import line_rate, role
 from gpu_topo.topology.shape import shape
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ def _ports(make: _Families, report: Report, runtime: Runtime) -> None:
             text = "Errors of a port: /sys/class/infiniband/DEVICE/ports/PORT/{counters,hw_counters}/KIND."
             count = known(port.counters.get(kind))
             make.counter("port_errors", text, {**labels, "kind": kind}, count)
-        text = "How often the port went down since the agent's start."
+        text = "How often the port went down since the agent first saw it in this boot."
         make.counter("port_flaps", text, labels, runtime.port_flaps.get((port.device, port.port)))
 
 
@@ -353,10 +353,10 @@ def _port_state(make: _Families, report: Report, port: Port, labels: Mapping[str
     active = state.upper().startswith("ACTIVE")
     here = "/sys/class/infiniband/DEVICE/ports/PORT"
     make.gauge("port_active", f"1 where the port's state is ACTIVE: {here}/state.", labels, active)
-    rate = known(port.rate_gbps)
+    rate = line_rate(report.node, port)
     if not active or rate is None:  # a port that is down shows a placeholder
         return
-    text = f"Line rate in use, per direction, while the port is active: {here}/rate."
+    text = f"Line rate in use, per direction, while active: {here}/rate; Ethernet: /sys/class/net/NETDEV/speed."
     make.gauge("port_rate_bytes_per_second", text, labels, _giga(rate / 8))
     wanted = _expected(report, ("port-rate-degraded",), f"{port.device}/{port.port}", rate)
     text = "Line rate to be expected: by twins, the port's past or its baseline where it is more, else the one in use."

@@ -19,6 +19,7 @@ from gpu_topo.model.node import ACCELERATOR, GPU, NIC, NVSWITCH, STORAGE, Device
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.interconnect import interconnect
+from gpu_topo.topology.roles import is_up, line_rate
 
 CARD, CARD_HEIGHT = 132, 44  # one device
 COLUMN, ROW = CARD + 22, CARD_HEIGHT + 10  # with the trunk at its left
@@ -242,7 +243,7 @@ class _Drawing:
         if bad and " of " in link_gbs(link):
             return f"{link_gbs(link)} GB/s", bad
         if ports := self.ports.get(device.address):
-            return _port_text(ports), "dim"
+            return _port_text(self.node, ports), "dim"
         if gpu:
             return model(known(gpu.model) or device.name), "dim"
         block = next((block for block in self.node.blocks if known(block.address) == device.address), None)
@@ -435,13 +436,13 @@ def _thick(link: Link | None) -> float:
     return 1.5 if link is None or link.gbs is None else round(min(1 + link.gbs / 16, 5), 1)
 
 
-def _port_text(ports: Sequence[Port]) -> str:
+def _port_text(node: Node, ports: Sequence[Port]) -> str:
     """`NDR 400 Gb/s`, `2 ports 200 Gb/s`, `down`."""
-    up = [port for port in ports if str(known(port.state)).upper().startswith("ACTIVE")]
+    up = [port for port in ports if is_up(port)]
     if not up:
         states = sorted({str(known(port.state) or "state unknown").lower() for port in ports})
         return f"port {', '.join(states)}"
-    rate = known(up[0].rate_gbps)
+    rate = line_rate(node, up[0])
     speed = known(up[0].speed) or known(up[0].link_layer) or ""
     rates = f"{rate:g} Gb/s" if rate else ""
     count = (

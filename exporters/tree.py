@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from gpu_topo.exporters.view import names, nvlink_totals, port_name
+from gpu_topo.exporters.view import names, nvlink_totals
 from gpu_topo.exporters.words import clean, gbs, link_gbs, link_text
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.finding import Finding, Report
 from gpu_topo.model.node import BRIDGE, Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.topology.roles import line_rate, port_name
 
 
 class Row(NamedTuple):
@@ -84,7 +85,7 @@ def _place(node: Node, subject: str, code: str) -> tuple[str | None, str]:
     """The device that a subject means, and the line below it where the finding is not about its PCIe link."""
     for port in node.ports:
         if subject in (port_name(port), port.device) and (address := known(port.address)) in node.devices:
-            rate = known(port.rate_gbps)
+            rate = line_rate(node, port)
             state = known(port.state) or known(port.phys_state) or "state unknown"
             return address, f"port {port_name(port)}: {state}" + (f", {rate:g} Gb/s" if rate else "")
     if subject not in node.devices:
@@ -94,6 +95,8 @@ def _place(node: Node, subject: str, code: str) -> tuple[str | None, str]:
         totals = nvlink_totals(gpu)
         if totals.total:
             carried = f", {gbs(totals.gbs)} GB/s" if totals.gbs is not None else ""
+            if totals.active is None:
+                return subject, f"NVLink: {totals.total} links, state unknown"
             return subject, f"NVLink: {totals.active} of {totals.total} active{carried}"
     return subject, ""
 

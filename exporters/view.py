@@ -75,11 +75,6 @@ def shadowed(device: Device) -> bool:
     return function.virtual_function and function.physical_function is not None
 
 
-def port_name(port: Port) -> str:
-    """The name by which findings call a port: mlx5_0/1."""
-    return f"{port.device}/{port.port}"
-
-
 def port_max_gbps(node: Node, port: Port) -> float | None:
     """What the card behind a port can do at most, Gb/s, by the catalogue; None where it has no figure."""
     device = node.devices.get(known(port.address) or "")

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from gpu_topo.exporters.prometheus import NO_RUNTIME, PORT_ERRORS, Runtime, families, render
 from gpu_topo.model.facts import ABSENT, PARTIAL, TIMEOUT, SourceStatus
 from gpu_topo.model.finding import CAUSE_LOAD, Acceptance, Report, Unassessed
+from gpu_topo.model.host import NetDevice
 from gpu_topo.model.node import GPU, NIC, Gpu, Node
 from gpu_topo.model.pci import Aer
 from gpu_topo.model.reading import DENIED, Unknown
@@ -119,6 +120,16 @@ def test_ports() -> None:
     assert value(found, "port_rate_bytes_per_second", device="mlx5_1", port="1") == 50e9
     assert value(found, "port_expected_rate_bytes_per_second", device="mlx5_1", port="1") == 50e9
     assert value(found, "port_flaps_total", device="mlx5_0", port="1") == 4
+
+
+def test_the_rate_of_an_ethernet_port_is_its_interfaces() -> None:
+    """The driver's 40 Gb/s is what mlx5 prints for Ethernet speeds that it does not know."""
+    node = build.eight_gpus()
+    roce = node.ports[0]._replace(link_layer="Ethernet", rate_gbps=40.0)
+    netdevs = (NetDevice(str(roce.netdev), speed_mbps=400_000),)
+    found = series(build.report(node._replace(ports=(roce, *node.ports[1:]), netdevs=netdevs)))
+    assert value(found, "port_rate_bytes_per_second", device="mlx5_0", port="1") == 50e9
+    assert value(found, "port_expected_rate_bytes_per_second", device="mlx5_0", port="1") == 50e9
 
 
 def test_error_counters() -> None:

@@ -19,8 +19,10 @@ from gpu_topo.agent import history, life
 from gpu_topo.agent.history import WINDOW, History, Trail, advance, growth, observe, past_of
 from gpu_topo.agent.life import CHANGED, CLEARED, RAISED, Life, Settled, settle
 from gpu_topo.agent.state import State, StateFile, decode, encode
+from gpu_topo.classifier.port_counters import judge_flapping
 from gpu_topo.model.finding import CAUSE_TIMEOUT, CRITICAL, PEERS, WARNING, Finding, Unassessed
 from gpu_topo.model.gpu import NvLink
+from gpu_topo.model.history import Policy
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import GPU, Device, Gpu, LinkSample, Node
 from gpu_topo.model.pci import Aer, Function
@@ -142,6 +144,29 @@ def test_a_flap_between_two_scans_is_seen_by_the_carrier() -> None:
     looked = observe(observe(History(), port("ACTIVE", 2), 0.0), port("ACTIVE", 6), 15.0)
     assert past_of(looked, {}, 15.0).flaps["mlx5_0/1"].delta == 2
     assert history.port_flaps(looked, NODE) == {("mlx5_0", 1): 2}
+
+
+def test_a_flap_between_two_scans_is_seen_by_the_ports_own_counter() -> None:
+    """An InfiniBand port without IPoIB has no carrier; link_downed counts what no scan saw, and the rule is told."""
+    before = NODE.ports[0]._replace(netdev=None, counters={"link_downed": 3})
+    after = before._replace(counters={"link_downed": 6})
+    looked = observe(History(), NODE._replace(ports=(before,)), 0.0)
+    assert history.port_flaps(looked, NODE) == {("mlx5_0", 1): 0}
+    node = NODE._replace(ports=(after,))
+    looked = observe(looked, node, 15.0)
+    assert history.port_flaps(looked, NODE) == {("mlx5_0", 1): 3}
+    (finding,) = judge_flapping(node, past_of(looked, {}, 15.0), Policy(flaps_per_hour=2))
+    assert isinstance(finding, Finding)
+    assert finding.observed["flaps"] == 3
+
+
+def test_the_best_rate_is_the_one_that_the_rules_compare() -> None:
+    """Drivers print a fallback for Ethernet speeds that they do not know; the interface's own speed counts."""
+    ethernet = NODE.ports[0]._replace(link_layer="Ethernet", rate_gbps=40.0)
+    node = NODE._replace(ports=(ethernet,), netdevs=(NetDevice("ib0", speed_mbps=400_000),))
+    assert observe(History(), node, 0.0).best_rate_gbps == {"mlx5_0/1": 400.0}
+    node = NODE._replace(ports=(ethernet,), netdevs=(NetDevice("ib0", speed_mbps=25_000),))
+    assert observe(History(), node, 0.0).best_rate_gbps == {"mlx5_0/1": 25.0}
 
 
 def test_what_cannot_be_read_changes_nothing() -> None:

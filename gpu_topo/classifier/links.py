@@ -21,7 +21,7 @@ from gpu_topo.model.pci import UPSTREAM_PORT
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.roles import role
+from gpu_topo.topology.roles import line_rate, role
 
 AMD = 0x1022
 NVME_CLASS = 0x0108
@@ -124,7 +124,7 @@ def line_rate_gbs(node: Node, device: Device) -> float | None:
     rates = [
         rate
         for port in lookup(node).ports(device.address)
-        if (rate := known(port.rate_gbps)) is not None and str(known(port.state) or "").startswith("ACTIVE")
+        if (rate := line_rate(node, port)) is not None and str(known(port.state) or "").startswith("ACTIVE")
     ]
     if not rates:
         rates = [

@@ -66,7 +66,9 @@ def _watched(past: Past, policy: Policy, item: Judged, counters: dict[str, int |
             yield Unassessed(ERRORS, item.name, reason, CAUSE_UNREADABLE)
     if not growing:
         return
-    words = ", ".join(f"{name} +{growth.delta} in {_duration(growth.seconds)}" for name, growth in growing.items())
+    words = ", ".join(
+        f"{name} +{growth.delta} in the last {_duration(growth.seconds)}" for name, growth in growing.items()
+    )
     yield Finding(
         ERRORS,
         WARNING,
@@ -101,7 +103,7 @@ def judge_flapping(node: Node, past: Past, policy: Policy) -> Iterator[Conclusio
                 FLAPPING,
                 WARNING,
                 item.name,
-                f"port {item.name} went down {worst.delta} times in {_duration(worst.seconds)}",
+                f"port {item.name} went down {worst.delta} times in the last {_duration(worst.seconds)}",
                 COUNTERS,
                 "every time, collectives stall until the link is back or the job fails on a timeout",
                 (

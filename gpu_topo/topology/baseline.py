@@ -42,6 +42,7 @@ from gpu_topo.model.node import (
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
+from gpu_topo.topology.roles import line_rate
 
 SCHEMA = "gpu-topo/baseline/1"
 COUNTED = {GPU: "gpus", ACCELERATOR: "accelerators", NIC: "nics", NVSWITCH: "nvswitches", STORAGE: "storage"}
@@ -211,7 +212,7 @@ def _port(node: Node, port: Port) -> dict[str, Any]:
         "address": address,
         "link_layer": known(port.link_layer),
         "state": known(port.state),
-        "rate_gbps": known(port.rate_gbps),
+        "rate_gbps": line_rate(node, port),
         "lanes": known(port.lanes),
         "speed": known(port.speed),
         "firmware": known(port.firmware),

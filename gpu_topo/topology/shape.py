@@ -9,6 +9,7 @@ from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
 from gpu_topo.model.node import ENDPOINT_KINDS, Device, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.interconnect import interconnect
+from gpu_topo.topology.roles import is_up, line_rate
 
 DIGITS = 16
 
@@ -38,7 +39,7 @@ def describe(node: Node) -> list[str]:
     lines += sorted(
         f"port {models.get(known(port.address) or '', '?')} {known(port.link_layer)} "
         # A port that is down shows a placeholder rate.
-        f"{known(port.rate_gbps) if str(known(port.state)).startswith(ACTIVE.upper()) else 'down'}"
+        f"{line_rate(node, port) if is_up(port) else 'down'}"
         for port in node.ports
         if not (port.software or port.virtual_function)
     )
