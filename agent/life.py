@@ -13,6 +13,8 @@ from gpu_topo.model.record import NamedTuple
 RAISED = "raised"
 CLEARED = "cleared"
 CHANGED = "changed"  # in severity
+ACCEPTED = "accepted"  # as designed
+REOPENED = "no longer accepted"
 
 # What needs drivers, links or a fabric that come up after the daemon: held back in the grace that follows boot.
 # Devices on the bus and PCIe links are there before.
@@ -50,7 +52,7 @@ class Life(NamedTuple):
 class Change(NamedTuple):
     """What is to be logged."""
 
-    kind: str  # RAISED | CLEARED | CHANGED
+    kind: str  # RAISED | CLEARED | CHANGED | ACCEPTED | REOPENED
     code: str
     subject: str
     severity: str
@@ -82,10 +84,14 @@ def settle(
     result: dict[Key, Life] = {}
     changes: list[Change] = []
     for key, finding in seen.items():
-        life = _seen(lives.get(key, Life(now)), finding)
+        before = lives.get(key, Life(now))
+        life = _seen(before, finding)
         if life.held >= raise_after and life.raised != finding.severity and not (in_grace and key[0] in LATE):
             changes.append(Change(CHANGED if life.raised else RAISED, *key, finding.severity, life.since, finding))
             life = life._replace(raised=finding.severity)
+        elif life.raised and before.finding and bool(before.finding.accepted) != bool(finding.accepted):
+            kind = ACCEPTED if finding.accepted else REOPENED
+            changes.append(Change(kind, *key, life.raised, life.since, finding))
         result[key] = life
     for key, life in lives.items():
         if key in seen:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from gpu_topo.agent import history, life
 from gpu_topo.agent.history import WINDOW, History, Trail, advance, growth, observe, past_of
-from gpu_topo.agent.life import CHANGED, CLEARED, RAISED, Life, Settled, settle
+from gpu_topo.agent.life import ACCEPTED, CHANGED, CLEARED, RAISED, REOPENED, Life, Settled, settle
 from gpu_topo.agent.state import State, StateFile, decode, encode
 from gpu_topo.classifier.port_counters import judge_flapping
-from gpu_topo.model.finding import CAUSE_TIMEOUT, CRITICAL, PEERS, WARNING, Finding, Unassessed
+from gpu_topo.model.finding import CAUSE_TIMEOUT, CRITICAL, PEERS, WARNING, Acceptance, Finding, Unassessed
 from gpu_topo.model.gpu import NvLink
 from gpu_topo.model.history import Policy
 from gpu_topo.model.host import NetDevice, Port
@@ -264,6 +264,18 @@ def test_a_change_of_severity_has_to_hold_as_well() -> None:
     assert scans.see(finding()) == [(CHANGED, CRITICAL)]
     assert scans.shown == [CRITICAL]
     assert scans.settled.findings[0].since == 1015.0
+
+
+def test_an_acceptance_and_its_end_are_told_once() -> None:
+    """A finding that is accepted, or whose acceptance expires, changes what alerts say and so is logged."""
+    accepted = finding()._replace(accepted=Acceptance("", "riser is wired x8"))
+    scans = Scans()
+    scans.see(finding())
+    assert scans.see(finding()) == [(RAISED, CRITICAL)]
+    assert scans.see(accepted) == [(ACCEPTED, CRITICAL)]
+    assert scans.see(accepted) == []
+    assert scans.see(finding()) == [(REOPENED, CRITICAL)]
+    assert scans.see(finding()) == []
 
 
 def test_what_cannot_be_judged_keeps_its_state() -> None:

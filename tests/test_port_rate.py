@@ -193,6 +193,7 @@ def test_hidden_links_are_unassessed(fields: dict[str, Any], cause: str) -> None
     (told,) = outruns(behind(400.0, "NDR", 2.5, 1, **fields))
     assert isinstance(told, Unassessed)
     assert told.cause == cause
+    assert " " in told.reason, "a sentence"
 
 
 def test_unknown_links_and_functions_are_unassessed() -> None:

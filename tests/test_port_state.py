@@ -99,6 +99,13 @@ def test_a_port_declared_unused_stays_information() -> None:
     assert down(machine, Past(was_up=frozenset({"mlx5_3/1"})), policy)["mlx5_3/1"].severity == "info"
 
 
+def test_a_port_declared_unused_is_nobodys_example() -> None:
+    """Its twins are still compared with the others, which are all up."""
+    machine = changed(changed(eight_gpus(), 3, state="DOWN"), 5, state="DOWN")
+    assert down(machine)["mlx5_5/1"].severity == "info"
+    assert down(machine, policy=Policy(roles={"mlx5_3": "unused"}))["mlx5_5/1"].severity == "warning"
+
+
 def test_what_is_no_fabric_port_is_not_judged() -> None:
     """Software devices, NVSwitch managers, virtual functions beside their own."""
     machine = eight_gpus()

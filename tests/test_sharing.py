@@ -68,6 +68,7 @@ def test_a_slow_adapter_is_no_alarm() -> None:
     (found,) = asked(shared(rate=1.0, drives=8))
     assert isinstance(found, Finding)
     assert found.severity == "info"
+    assert "carries both" not in found.impact
 
 
 def test_a_degraded_uplink_counts_as_it_runs() -> None:

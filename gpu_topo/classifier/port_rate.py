@@ -118,7 +118,7 @@ def _expectations(
         found.append(by_peers)
     best = past.best_rate_gbps.get(item.name)
     if best is not None:
-        found.append(_Expected(best, BASELINE, f"it ran at {best:g} Gb/s since gpu-topo started"))
+        found.append(_Expected(best, BASELINE, f"it ran at {best:g} Gb/s earlier in this boot"))
     row = baseline_port(past, item.port)
     saved = row.get("rate_gbps") if row is not None and row.get("state") == "ACTIVE" else None
     if isinstance(saved, (int, float)):
@@ -225,8 +225,6 @@ def judge_outruns(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
 def _hidden(node: Node, device: Device) -> tuple[str, str] | None:
     if device.function.virtual_function:
         return "a virtual function has no PCIe link of its own", CAUSE_VM
-    if device.address in node.hidden_links:
-        return node.hidden_links[device.address], CAUSE_VM
     if device.link is None and device.integrated:
         return "the adapter is part of the processor and has no PCIe link", CAUSE_BY_DESIGN
     return not_judged(node, device)

@@ -44,13 +44,22 @@ def judge_down(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         if state is None:
             yield Unassessed(DOWN, item.name, *unread(item.port.state, "state of the port"))
         elif state in ("DOWN", "NOP"):
-            told = overridden(item.port, policy.roles)
-            yield _down(node, past, item, _twins(twins_of.get(item.name, ()), item), told == UNUSED)
+            twins = _twins(twins_of.get(item.name, ()), item, policy)
+            yield _down(node, past, item, twins, _declared_unused(item, policy))
 
 
-def _twins(group: Sequence[Judged], item: Judged) -> list[Judged]:
-    """Equal ports at the same position of other cards: the second port of a card has the other second ports."""
-    return [o for o in others(group, item) if o.card != item.card and position(o) == position(item)]
+def _declared_unused(item: Judged, policy: Policy) -> bool:
+    return overridden(item.port, policy.roles) == UNUSED
+
+
+def _twins(group: Sequence[Judged], item: Judged, policy: Policy) -> list[Judged]:
+    """Equal ports at the same position of other cards: the second port of a card has the other second ports. One that
+    the configuration calls unused is nobody's example."""
+    return [
+        other
+        for other in others(group, item)
+        if other.card != item.card and position(other) == position(item) and not _declared_unused(other, policy)
+    ]
 
 
 def _disabled(node: Node, item: Judged) -> bool:

@@ -17,6 +17,7 @@ from gpu_topo.model.units import describe_link
 from gpu_topo.topology.lookup import lookup
 
 SHARES = "nic-shares-switch-with-storage"
+_ROOM = 1.02  # figures of links are rounded
 
 
 def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
@@ -127,7 +128,7 @@ def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequ
         reason = f"what {missing} can carry is not recorded"
         return Unassessed(SHARES, switch.id, reason, CAUSE_NOT_RECORDED)
     fast = [device for device in adapters if is_fast_nic(node, device)]
-    over = bool(fast) and need + asked > carries * 1.02
+    over = bool(fast) and need + asked > carries * _ROOM
     link = describe_link(known(uplink.speed_gts), known(uplink.width)) if uplink else "?"
     sums = f"{need:.1f} + {asked:.1f} = {need + asked:.1f} GB/s below, {carries:.1f} GB/s ({link}) above"
     return Finding(
@@ -138,7 +139,9 @@ def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequ
         LINK_PARTNERS,
         "data loading and checkpoints slow down collectives, and the other way round, whenever both are busy"
         if over
-        else "none: the uplink carries both at once",
+        else "none: the uplink carries both at once"
+        if need + asked <= carries * _ROOM
+        else "little: the adapter is too slow to be what a job waits for",
         (
             "move data loading to drives on another switch or root port",
             "move the adapter or the drives to slots of the GPUs' switches",
