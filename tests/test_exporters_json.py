@@ -41,6 +41,13 @@ def test_whole_node_fits_the_schema() -> None:
     assert len(document["switches"]) == 4
 
 
+def test_nameless_device_fits_the_schema() -> None:
+    """What a recording does not name, and no list does, has null for a name."""
+    device = build.device("0000:01:00.0", GPU)._replace(name="")
+    document = parsed(build.report(Node(devices={device.address: device})))
+    assert [row["name"] for row in document["devices"]] == [None]
+
+
 def test_empty_node_fits_the_schema() -> None:
     """A node of which nothing is known is a report of nulls and empty lists."""
     document = parsed(build.report(Node(), verdict="unknown"))
