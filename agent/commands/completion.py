@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent.output import write
+from gpu_topo.model.record import NamedTuple
 
 EPILOG = """examples:
   gpu-topo completion bash > /etc/bash_completion.d/gpu-topo
@@ -24,61 +24,77 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _words() -> dict[str, tuple[str, list[str], dict[str, list[str]]]]:
-    """Command -> its help, its flags and positional choices, and the values that a flag takes."""
+class _Usage(NamedTuple):
+    """What may follow a command."""
+
+    help: str
+    flags: list[str]
+    words: list[str]  # what its arguments may be; empty where they are files
+    values: dict[str, list[str]]  # flag -> what it takes; empty where that is a file or a number
+
+
+def _usages() -> dict[str, _Usage]:
+    """Every command with what may follow it."""
     from gpu_topo.agent.cli import COMMANDS, parser_of
     from gpu_topo.classifier import RULES
 
     codes = [rule.code for rule in RULES]
     found = {}
     for command in COMMANDS:
-        flags: list[str] = []
-        values: dict[str, list[str]] = {}
+        usage = _Usage(command.help, [], [], {})
         for action in parser_of(command)._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                flags += list(action.choices)
-            choices = [str(choice) for choice in action.choices or ()]
-            if action.metavar == "CODE":
-                choices = codes
+            choices = codes if action.metavar == "CODE" else [str(choice) for choice in action.choices or ()]
+            if not action.option_strings:
+                usage.words.extend(choices)
             for option in action.option_strings:
                 if option.startswith("--"):
-                    flags.append(option)
-                    if choices:
-                        values[option] = choices
-            if not action.option_strings and not isinstance(action, argparse._SubParsersAction):
-                flags += choices
-        found[command.name] = (command.help, flags, values)
+                    usage.flags.append(option)
+                    if action.nargs != 0:
+                        usage.values[option] = choices
+        found[command.name] = usage
     return found
 
 
 def _bash() -> str:
-    words = _words()
+    usages = _usages()
     cases = []
-    for name, (_, flags, values) in words.items():
-        for option, choices in values.items():
-            cases.append(f'    {name}:{option}) COMPREPLY=($(compgen -W "{" ".join(choices)}" -- "$cur")); return ;;')
-        cases.append(f'    {name}:*) COMPREPLY=($(compgen -W "{" ".join(flags)}" -f -- "$cur")); return ;;')
+    for name, usage in usages.items():
+        for option, choices in usage.values.items():
+            cases.append(f'    {name}:{option}) words="{" ".join(choices)}" ;;')
+        cases.append(f'    {name}:*) words="{" ".join(usage.words)}"; flags="{" ".join(usage.flags)}" ;;')
     body = "\n".join(cases)
-    return f"""# bash completion for gpu-topo
+    return f"""# bash completion for gpu-topo; where it offers nothing, bash completes file names
 _gpu_topo() {{
-  local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}"
+  local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" words="" flags=""
+  # --format=json comes as three words
+  if [ "$cur" = "=" ]; then
+    cur=""
+  elif [ "$prev" = "=" ]; then
+    prev="${{COMP_WORDS[COMP_CWORD-2]}}"
+  fi
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{" ".join(words)} --help --version" -- "$cur"))
+    COMPREPLY=($(compgen -W "{" ".join(usages)} --help --version" -- "$cur"))
     return
   fi
   case "${{COMP_WORDS[1]}}:$prev" in
 {body}
   esac
+  case "$cur" in
+    -*) words="$flags" ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }}
 complete -o default -F _gpu_topo gpu-topo
 """
 
 
 def _zsh() -> str:
-    words = _words()
-    commands = "\n".join(f"    '{name}:{help_}'" for name, (help_, _, _) in words.items())
-    cases = "\n".join(f"    {name}) compadd -- {' '.join(flags)}; _files ;;" for name, (_, flags, _) in words.items())
+    usages = _usages()
+    commands = "\n".join(f"    '{name}:{usage.help}'" for name, usage in usages.items())
+    cases = "\n".join(
+        f"    {name}) compadd -- {' '.join([*usage.words, *usage.flags])}; _files ;;" for name, usage in usages.items()
+    )
     return f"""#compdef gpu-topo
 _gpu_topo() {{
   local -a commands
@@ -99,14 +115,15 @@ _gpu_topo "$@"
 
 def _fish() -> str:
     lines = ["# fish completion for gpu-topo"]
-    names = " ".join(_words())
-    for name, (help_, flags, values) in _words().items():
-        lines.append(f"complete -c gpu-topo -n 'not __fish_seen_subcommand_from {names}' -a {name} -d '{help_}'")
+    usages = _usages()
+    names = " ".join(usages)
+    for name, usage in usages.items():
+        lines.append(f"complete -c gpu-topo -n 'not __fish_seen_subcommand_from {names}' -a {name} -d '{usage.help}'")
         seen = f"__fish_seen_subcommand_from {name}"
-        for flag in flags:
-            if flag.startswith("--"):
-                takes = f" -x -a '{' '.join(values[flag])}'" if flag in values else ""
-                lines.append(f"complete -c gpu-topo -n '{seen}' -l {flag[2:]}{takes}")
-            else:
-                lines.append(f"complete -c gpu-topo -n '{seen}' -a {flag}")
+        for flag in usage.flags:
+            takes = "" if flag not in usage.values else " -r"
+            if usage.values.get(flag):
+                takes = f" -x -a '{' '.join(usage.values[flag])}'"
+            lines.append(f"complete -c gpu-topo -n '{seen}' -l {flag[2:]}{takes}")
+        lines += [f"complete -c gpu-topo -n '{seen}' -a {word}" for word in usage.words]
     return "\n".join(lines) + "\n"
