@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpu_topo import __version__
 from gpu_topo.agent.scan import scan
 from gpu_topo.assemble import assemble
-from gpu_topo.classifier import classify, verdict
+from gpu_topo.classifier import RULES, classify, verdict
 from gpu_topo.collectors import LOAD
-from gpu_topo.model.facts import Facts
+from gpu_topo.model.facts import TIMEOUT, Facts
 from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
@@ -33,15 +33,19 @@ def audit(
     timeout: float = 10.0,
     samples: int = 1,
 ) -> Report:
-    """Audit a machine or a copy of one, each look within `timeout` seconds.
+    """Audit a machine or a copy of one; all looks together wait at most `timeout` seconds for answers.
 
-    samples: how often the driver is asked for load and link speed, a second apart, to tell idle from slow.
+    samples: how often the driver is asked for load and link speed, a second apart, to tell idle from slow. A driver
+    that hangs is not asked again.
     """
+    ends = time.monotonic() + timeout
     facts = scan(source, timeout, policy.exclude)
-    if source.live:
-        for _ in range(samples - 1):
-            time.sleep(SAMPLE_SECONDS)
-            facts.extend(scan(source, timeout, policy.exclude, [LOAD]))
+    for _ in range(samples - 1 if source.live else 0):
+        if any(fact.source.name == LOAD.name and fact.source.status == TIMEOUT for fact in facts):
+            break
+        time.sleep(SAMPLE_SECONDS)
+        ends += SAMPLE_SECONDS
+        facts.extend(scan(source, ends - time.monotonic(), policy.exclude, [LOAD]))
     return conclude(facts, policy, past, source.live)
 
 
@@ -63,12 +67,23 @@ def report_on(node: Node, policy: Policy = Policy(), past: Past = Past(), notes:
         node=node,
         findings=judgement.findings,
         unassessed=judgement.unassessed,
-        verdict=verdict(node, judgement.findings, judgement.unassessed),
+        verdict=verdict(node, judgement.findings, judgement.unassessed, policy),
         generated_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         version=__version__,
-        notes=tuple(notes),
+        notes=(*notes, *_left_out(policy)),
         role_overrides=policy.roles,
     )
+
+
+def _left_out(policy: Policy) -> tuple[str, ...]:
+    """What the reader of a report has to know where only some rules judged."""
+    asked = [rule.code for rule in RULES if policy.asks(rule.code)]
+    left = [rule.code for rule in RULES if not policy.asks(rule.code)]
+    if not left:
+        return ()
+    if len(asked) <= len(left):
+        return (f"Only {len(asked)} of {len(RULES)} rules judged: {', '.join(asked) or 'none'}.",)
+    return (f"{len(asked)} of {len(RULES)} rules judged; left out: {', '.join(left)}.",)
 
 
 def has_accelerator(node: Node) -> bool:

@@ -149,7 +149,8 @@ def look(
         settings.clear_after,
         in_grace,
     )
-    report = judged._replace(findings=settled.findings, verdict=verdict(node, settled.findings, judged.unassessed))
+    said = verdict(node, settled.findings, judged.unassessed, settings.policy)
+    report = judged._replace(findings=settled.findings, verdict=said)
     last_good = dict(memory.last_good)
     for status in node.sources:
         if status.status not in (TIMEOUT, FAILED):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_topo.exporters.view import names, open_findings, subject_name
 from gpu_topo.model.finding import CRITICAL, INFO, LINK_PARTNERS, PEERS, WARNING, Finding, Report
-from gpu_topo.model.gpu import ACTIVE
+from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, NVSWITCH, STORAGE, Link
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.units import describe_link
@@ -211,7 +211,7 @@ def checked(report: Report) -> str:
         for device in node.devices.values()
     )
     parts = [f"{links} PCIe link{'' if links == 1 else 's'}"] if links else []
-    if nvlinks := sum(len(known(gpu.nvlinks) or ()) for gpu in node.gpus):
+    if nvlinks := sum(link.state != UNKNOWN_STATE for gpu in node.gpus for link in known(gpu.nvlinks) or ()):
         parts.append(f"{nvlinks} NVLinks")
     if others := sum(link.state == ACTIVE for link in node.accelerator_links):
         parts.append(f"{others} {node.accelerator_links[0].kind} connections")
@@ -243,7 +243,7 @@ def headline(report: Report) -> str:
         more = f", and {len(serious) - 1} more" if len(serious) > 1 else ""
         return clean(f"{told(worst, names(report.node))}{more}")
     if report.verdict == "unknown":
-        return f"nothing about an accelerator could be judged ({devices})"
+        return f"no link of an accelerator could be judged ({devices})"
     return fits(report, 1000).partition(": ")[2]
 
 

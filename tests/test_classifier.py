@@ -33,7 +33,7 @@ def degraded(*, width: int = 8, nic: float = GEN4) -> Node:
 
 def judged(node: Node, policy: Policy = Policy()) -> str:
     found = classify(node, policy=policy)
-    return verdict(node, found.findings, found.unassessed)
+    return verdict(node, found.findings, found.unassessed, policy)
 
 
 def test_worst_first() -> None:
@@ -100,6 +100,20 @@ def test_links_alone_are_enough() -> None:
     machine = Machine()
     machine.gpu(machine.root_port(machine.host(0x10)), trees.UNLISTED_GPU, link=(GEN1, 16), most=(GEN5, 16))
     assert judged(machine.node()) == "ok"
+
+
+def test_rules_left_out_judge_nothing() -> None:
+    """A healthy machine of whose links no rule was asked is unknown; one rule that was asked makes it ok."""
+    machine = Machine()
+    machine.gpu(machine.root_port(machine.host(0x10)), trees.L40S, link=(GEN4, 16), most=(GEN4, 16))
+    node = machine.node()
+    assert judged(node, Policy(only=frozenset({"numa-unknown"}))) == "unknown"
+    assert judged(node, Policy(only=frozenset({"pcie-width-degraded"}))) == "ok"
+    assert judged(node, Policy(skip=frozenset({"pcie-width-degraded", "pcie-speed-degraded"}))) == "unknown"
+    bonded = machine_with(8, platform=GUEST)
+    switched_board = bonded.node(drivers(gpus_of(bonded), [switched(18)] * 8))
+    assert judged(switched_board, Policy(skip=frozenset({"nvlink-inactive", "xgmi-degraded"}))) == "ok"
+    assert judged(switched_board, Policy(only=frozenset({"nvlink-partial"}))) == "unknown"
 
 
 def test_nvlinks_alone_are_enough() -> None:

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from gpu_topo.exporters import text
 from gpu_topo.exporters.text import render, shell_lines
 from gpu_topo.model.finding import CAUSE_DENIED, Acceptance, Report, Unassessed
+from gpu_topo.model.gpu import NvLink
 from gpu_topo.model.node import GPU, Gpu, Node
 from gpu_topo.model.structure import GpuPlacement, Near, Placement, Setting
 from tests import build
@@ -91,6 +92,14 @@ def test_healthy_line_fits(width: int) -> None:
     lines = render(build.report(node), width).splitlines()
     assert lines[0].startswith("OK  gpu-node-0123")
     assert lines[1].strip() == "everything that applies here could be judged"
+
+
+def test_links_of_unknown_state_are_not_checked() -> None:
+    """NVLinks of which nobody knows the state do not count among what was checked."""
+    node = build.eight_gpus()
+    hidden = tuple(NvLink(number) for number in range(18))
+    node = node._replace(gpus=tuple(gpu._replace(nvlinks=hidden, mig=True) for gpu in node.gpus))
+    assert "NVLinks" not in render(build.report(node)).splitlines()[0]
 
 
 def test_same_reason_is_one_line() -> None:

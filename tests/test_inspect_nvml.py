@@ -112,6 +112,18 @@ def test_hang(boot: Boot, function: str) -> None:
 
 
 @pytest.mark.slow
+def test_samples_of_a_driver_that_hangs(boot: Boot) -> None:
+    """More samples of a driver that hangs take no more time, and the report names the call that hangs."""
+    machine = boot()
+    machine.put("hang.nvmlDeviceGetUtilizationRates=60")
+    audit = Audit(machine, "--samples", "4")
+    assert audit.seconds < TIMEOUT + 1.0
+    summary = next(f["summary"] for f in audit.report["findings"] if f["code"] == "gpu-driver-unresponsive")
+    assert "no answer in time: nvmlDeviceGetUtilizationRates" in summary
+    assert len(audit.report["gpus"]) == 8
+
+
+@pytest.mark.slow
 def test_no_second_worker_while_one_hangs(boot: Boot) -> None:
     """While a worker hangs, a later run starts no other one and says which call it is."""
     machine = boot()

@@ -53,7 +53,7 @@ def parts() -> dict[str, str]:
     commands = help_text().split("commands:\n", 1)[1].split("\n\n", 1)[0]
     rows = [line.split(None, 1) for line in commands.splitlines()]
     return {
-        "report": first_lines(command("inspect", "--example", "--only", "pcie-width-degraded"), 44),
+        "report": first_lines(command("inspect", "--example", "--only", "pcie-width-degraded"), 45),
         "matrix": first_lines(command("matrix", "--example"), 16),
         "rule": command("rules", "pcie-slot-limited"),
         "rules": f"| rule | severity | what it says |\n|---|---|---|\n{rules}",

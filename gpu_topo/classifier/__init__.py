@@ -25,6 +25,7 @@ from gpu_topo.classifier import (
     xgmi,
 )
 from gpu_topo.classifier.rule import Rule
+from gpu_topo.classifier.silent import left_open, misled, silent
 from gpu_topo.model.finding import CRITICAL, SEVERITIES, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
@@ -71,10 +72,13 @@ def classify(node: Node, past: Past = Past(), policy: Policy = Policy()) -> Judg
     """Run every rule that the policy asks for. Accepted findings stay in the list and are marked."""
     findings: list[Finding] = []
     unassessed: dict[tuple[str, str, str], Unassessed] = {}
+    missing = silent(node)
     for rule in RULES:
-        if (policy.only and rule.code not in policy.only) or rule.code in policy.skip:
+        if not policy.asks(rule.code):
             continue
-        for conclusion in rule.judge(node, past, policy):
+        if missing and (told := left_open(rule.code, missing)) is not None:
+            unassessed[told.code, told.subject, told.reason] = told
+        for conclusion in () if misled(rule.code, missing) else rule.judge(node, past, policy):
             if isinstance(conclusion, Finding):
                 findings.append(_accepted(conclusion, policy))
             else:
@@ -100,10 +104,12 @@ def _rank(finding: Finding) -> tuple[int, bool, float, str, str]:
     return (severity, finding.code in _CONSEQUENCES, -(finding.lost_gbs or 0.0), finding.code, finding.subject)
 
 
-def verdict(node: Node, findings: Sequence[Finding], unassessed: Sequence[Unassessed]) -> str:
+def verdict(
+    node: Node, findings: Sequence[Finding], unassessed: Sequence[Unassessed], policy: Policy = Policy()
+) -> str:
     """critical | warning | unknown | ok. Accepted findings do not count.
 
-    unknown: nothing is wrong as far as is known, but no rule could judge an accelerator.
+    unknown: nothing is wrong as far as is known, but no rule could judge an accelerator, or was asked to.
     """
     severities = {f.severity for f in findings if f.accepted is None}
     for severity in (CRITICAL, WARNING):
@@ -113,12 +119,15 @@ def verdict(node: Node, findings: Sequence[Finding], unassessed: Sequence[Unasse
     if not accelerators:
         return "ok"
     open_questions = {(u.code, u.subject) for u in unassessed}
+    about_links = [code for code in _ABOUT_LINKS if policy.asks(code)]
+    about_bonds = [code for code in _ABOUT_BONDS if policy.asks(code)]
     for device in accelerators:
-        if device.link is not None and any((code, device.address) not in open_questions for code in _ABOUT_LINKS):
+        if device.link is not None and any((code, device.address) not in open_questions for code in about_links):
             return "ok"
     bonded = {name for pair, kind in node.stated_paths.items() if kind.startswith("NV") for name in pair}
     for gpu in node.gpus:
-        asked = known(gpu.nvlinks) is not None or gpu.address in bonded or bool(node.accelerator_links)
-        if asked and not any((code, s) in open_questions for code in _ABOUT_BONDS for s in (gpu.address, "node")):
+        told = known(gpu.nvlinks) is not None or gpu.address in bonded or bool(node.accelerator_links)
+        asked = told and bool(about_bonds)
+        if asked and not any((code, s) in open_questions for code in about_bonds for s in (gpu.address, "node")):
             return "ok"
     return "unknown"

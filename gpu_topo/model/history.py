@@ -48,3 +48,7 @@ class Policy(NamedTuple):
     nvlink_errors_per_hour: float = 10.0
     boot_grace_seconds: float = 900.0
     now: str = ""  # RFC 3339 date, to expire acceptances
+
+    def asks(self, code: str) -> bool:
+        """Whether the rule of this code is to judge: neither left out by `only` nor by `skip`."""
+        return (not self.only or code in self.only) and code not in self.skip
