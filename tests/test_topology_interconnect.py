@@ -7,10 +7,11 @@ from itertools import combinations
 import pytest
 
 from gpu_topo.assemble import assemble
+from gpu_topo.exporters.view import nvlink_totals
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, DriverGpu, NvLink, Peer
 from gpu_topo.model.host import BARE_METAL, Platform
-from gpu_topo.model.reading import Unknown
+from gpu_topo.model.reading import Unknown, known
 from gpu_topo.topology.bonds import bonds
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.paths import path
@@ -145,6 +146,15 @@ def test_mig() -> None:
     machine = machine_with(8, trees.A100_SXM, nvswitches=6)
     found = interconnect(machine.node(drivers(gpus_of(machine), mig=True)))
     assert (found.shape, found.max_tensor_parallel) == ("unknown", None)
+
+
+def test_mig_hides_links() -> None:
+    """What the driver calls inactive with MIG on is of unknown state: neither down nor 0 GB/s."""
+    machine = machine_with(2, trees.A100_SXM)
+    node = machine.node(drivers(gpus_of(machine), [switched(0, 12)] * 2, mig=True))
+    assert {link.state for gpu in node.gpus for link in known(gpu.nvlinks) or ()} == {"unknown"}
+    totals = nvlink_totals(node.gpus[0])
+    assert (totals.total, totals.active, totals.gbs) == (12, None, None)
 
 
 def test_no_gpu() -> None:

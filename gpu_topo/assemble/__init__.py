@@ -17,7 +17,7 @@ from gpu_topo.identify import Identity, hypervisor_of_functions, identify
 from gpu_topo.model.address import slot_of, sort_key
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.finding import CAUSE_VM
-from gpu_topo.model.gpu import AcceleratorLink, DriverGpu, DriverState
+from gpu_topo.model.gpu import INACTIVE, UNKNOWN_STATE, AcceleratorLink, DriverGpu, DriverState, NvLink
 from gpu_topo.model.host import VIRTUAL_MACHINE, Port
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Gpu, Link, LinkSample, Node, Part, Switch
 from gpu_topo.model.pci import Function
@@ -252,7 +252,7 @@ def _gpu(device: Device, found: DriverViews, rename: Mapping[str, str], samples:
         busy=_busy(found.samples),
         mig=view.mig,
         partitions=view.partitions,
-        nvlinks=links if links is None or isinstance(links, Unknown) else renamed(links, rename),
+        nvlinks=links if links is None or isinstance(links, Unknown) else _links(links, known(view.mig), rename),
         fabric=view.fabric,
         driver_link=_driver_link(view),
         samples=samples + found.samples,
@@ -268,6 +268,13 @@ def _gpu(device: Device, found: DriverViews, rename: Mapping[str, str], samples:
         vendor_id=device.function.vendor_id,
         unknowns=view.unknowns,
     )
+
+
+def _links(links: Sequence[NvLink], mig: bool | None, rename: Mapping[str, str]) -> tuple[NvLink, ...]:
+    """The links by the addresses that they lead to. With MIG on the driver calls every link inactive, which says
+    nothing of the link."""
+    shown = [link._replace(state=UNKNOWN_STATE) if mig and link.state == INACTIVE else link for link in links]
+    return renamed(shown, rename)
 
 
 def _busy(samples: Sequence[LinkSample]) -> bool | None:

@@ -7,11 +7,12 @@ from gpu_topo.model.finding import CAUSE_DRIVER, CAUSE_MIG, CAUSE_NOT_RECORDED, 
 from gpu_topo.model.gpu import ACTIVE, INACTIVE
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Gpu, Node
-from gpu_topo.model.reading import Unknown, known
+from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.interconnect import on_switches
 
 NVIDIA = 0x10DE
+NOT_TOLD = ("NVLink state is not recorded: nvidia-smi nvlink -s would tell", CAUSE_NOT_RECORDED)
 
 
 class Count(NamedTuple):
@@ -71,6 +72,8 @@ def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
     if device is not None and device.function.driver == "vfio-pci":
         return "passed through to a guest: its links are not visible here", CAUSE_PASSTHROUGH
     if isinstance(gpu.nvlinks, Unknown):
+        if gpu.nvlinks.why == NOT_RECORDED:
+            return NOT_TOLD
         return f"NVLink state could not be read: {gpu.nvlinks.why} ({gpu.nvlinks.where})", CAUSE_DRIVER
     if gpu.lost or gpu.listed is False:
         return "the driver does not answer for this GPU", CAUSE_DRIVER

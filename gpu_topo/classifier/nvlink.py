@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_topo.classifier.gpus import (
+    NOT_TOLD,
     Count,
     counts,
     has_nvlink,
@@ -20,7 +21,6 @@ from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,
     CAUSE_DRIVER,
-    CAUSE_NOT_RECORDED,
     COUNTERS,
     CRITICAL,
     INFO,
@@ -142,7 +142,7 @@ def _unassessed(node: Node, code: str) -> Iterator[Unassessed]:
         if reason is None and gpu.nvlinks is None and gpu.address not in stated:
             if node.live and node.drivers.get("nvml") is not None and node.drivers["nvml"].status == "ok":
                 continue  # asked, and this card has none
-            reason = ("NVLink state is not recorded: nvidia-smi nvlink -s would tell", CAUSE_NOT_RECORDED)
+            reason = NOT_TOLD
             if node.live:
                 reason = ("NVLink state needs the NVIDIA driver and its library", CAUSE_DRIVER)
         if reason is not None:
