@@ -164,6 +164,20 @@ def read(command: Command, module: Any, words: Sequence[str]) -> Any:
         return parser_of(command).parse_args(words)
 
 
+def _occupy() -> None:
+    """Where the caller closed standard output or error (>&-): no file that is opened later may become it.
+
+    What is written to such an output fails, as it does for any other program; messages without a reader are dropped.
+    """
+    for number, name, mode in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, mode)
+            os.dup2(opened, number)
+            if opened != number:
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
+
+
 def entry() -> None:
     """What the console script calls: runs, flushes, and leaves at once.
 
@@ -172,6 +186,7 @@ def entry() -> None:
     """
     import gc
 
+    _occupy()
     gc.disable()  # one short pass over immutable facts: there is no garbage worth looking for
     status = 1
     try:

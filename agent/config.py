@@ -280,7 +280,7 @@ def _set(
         value = key.kind.read(raw)
         _check(key, value, codes)
     except ValueError as error:
-        problems.append(f"{where}: {key.name} {error}")
+        problems.append(f"{where} {error}" if where == f"--{key.name}" else f"{where}: {key.name} {error}")
         return
     values[key.field] = value
     origins[key.name] = where

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 DEFAULT_TIMEOUT = 10.0
+_NO_MACHINE = "holds no facts of a machine: looked for sys/bus/pci, sys/class/infiniband and what the GPU driver said"
 EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "example", "node.capture.gz")
 
 
@@ -86,25 +87,30 @@ def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past()) -
 def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list[Facts]:
     """The facts of every recording that is understood; the others are named on standard error, one line each."""
     from gpu_topo.collectors import nvml
+    from gpu_topo.collectors.readers.reader import clean
     from gpu_topo.collectors.recording import read_inputs
 
     facts: list[Facts] = []
-    told = False
     for entry in read_inputs(names):
         if entry.problem:
             print(f"gpu-topo: {entry.problem}", file=sys.stderr)
-            told = True
         if entry.source is not None:
-            facts.extend(scan(entry.source, timeout, policy.exclude))
-            facts.extend(nvml.replayed(entry.source))
+            own = [*scan(entry.source, timeout, policy.exclude), *nvml.replayed(entry.source)]
+            if not entry.problem and not any(map(_says_something, own)):
+                shown = "standard input" if entry.name == "-" else clean(entry.name)
+                print(f"gpu-topo: {shown}: {_NO_MACHINE}", file=sys.stderr)
+            facts.extend(own)
         facts.extend(entry.facts)
-    if not any(_says_something(fact) for fact in facts):
-        # What is wrong with each input has been said; one more line would only repeat it.
-        raise UserError("" if told else f"nothing to inspect: {', '.join(names)} hold no facts of a machine")
+    if not any(map(_says_something, facts)):
+        raise UserError("")  # what is wrong with each input has been said
     return facts
 
 
 def _says_something(fact: Facts) -> bool:
+    # Bare addresses are no machine: a tree of empty folders, say.
+    functions = any(
+        f.class_code is not None or f.vendor_id is not None or f.link or f.name or f.bridge for f in fact.functions
+    )
     return bool(
-        fact.functions or fact.gpus or fact.ports or fact.peers or fact.accelerator_links or fact.driver or fact.blocks
+        functions or fact.gpus or fact.ports or fact.peers or fact.accelerator_links or fact.driver or fact.blocks
     )

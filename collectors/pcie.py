@@ -16,6 +16,7 @@ from gpu_topo.collectors.pcie_values import (
     LOST_LINK,
     UNRECORDED,
     Values,
+    absent,
     gone,
     number,
     pairs,
@@ -104,7 +105,11 @@ class _Scan:
                 self._functions[name] = Function(name, parent=parent, host_bridge=host_bridge)
             return
         with folder:
-            self._functions[name] = self._read(folder, name, parent, host_bridge)
+            function = self._read(folder, name, parent, host_bridge)
+            nothing = function.class_code is None and function.vendor_id is None and function.link is None
+            if nothing and absent(folder.read("class")):
+                self.values.count(NOT_RECORDED, "class")  # an empty folder of a copy: a place without a part
+        self._functions[name] = function
 
     def _ancestry(self, path: str, name: str) -> tuple[Reading[str], str | None]:
         """The bridge above and the host bridge, from where the device's link points to."""

@@ -153,12 +153,23 @@ def test_only_and_skip(gpu_topo: Run, degraded: Path) -> None:
     assert gpu_topo("inspect", "--root", degraded, "--skip", "pcie-width-degraded").status == 0
 
 
+def test_rules_left_out_are_told(gpu_topo: Run, healthy: Path, degraded: Path) -> None:
+    """A report by some rules says so, and is no all-clear for the links that no rule looked at."""
+    report = json.loads(gpu_topo("inspect", "--root", degraded, "--json", "--only", "numa-unknown").out)
+    assert report["verdict"] == "unknown"
+    assert report["notes"] == [f"Only 1 of {len(CODES)} rules judged: numa-unknown."]
+    assert gpu_topo("inspect", "--root", degraded, "--only", "numa-unknown", "--require-assessed").status == 3
+    skipped = gpu_topo("inspect", "--root", healthy, "--skip", "numa-unknown")
+    assert f"{len(CODES) - 1} of {len(CODES)} rules judged; left out: numa-unknown." in skipped.out
+    assert "rules judged" not in gpu_topo("inspect", "--root", healthy).out
+
+
 @pytest.mark.parametrize("flag", ["--only", "--skip"])
 def test_unknown_code(gpu_topo: Run, healthy: Path, flag: str) -> None:
     """A rule that does not exist is wrong usage, with the one that was meant."""
     ran = gpu_topo("inspect", "--root", healthy, flag, "pcie-width-degrade")
     assert one_line(ran)
-    assert "pcie-width-degrade" in ran.err
+    assert ran.err.startswith(f"gpu-topo: {flag} names no rule 'pcie-width-degrade'; did you mean")
 
 
 def test_expect(gpu_topo: Run, healthy: Path) -> None:
@@ -213,6 +224,23 @@ def test_reader_that_leaves(degraded: Path) -> None:
     assert ran.returncode in (0, 2)
 
 
+def test_closed_output(degraded: Path, tmp_path: Path) -> None:
+    """With standard output closed the report has nowhere to go, unless it goes to a file."""
+    command = f"{sys.executable} -m gpu_topo.agent inspect --root {degraded} --json"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+
+    def shell(line: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(line, shell=True, stderr=subprocess.PIPE, timeout=60, env=environment, check=False)
+
+    ran = shell(f"{command} >&-")
+    assert ran.returncode == 3
+    assert ran.stderr.splitlines() == [b"gpu-topo: standard output: cannot be written: Bad file descriptor"]
+    file = tmp_path / "report.json"
+    ran = shell(f"{command} --output {file} >&-")
+    assert (ran.returncode, ran.stderr) == (2, b"")
+    assert json.loads(file.read_text())["verdict"] == "critical"
+
+
 def test_full_disk(degraded: Path) -> None:
     """A report that cannot be written is one line and exit status 3, never a silent success."""
     if not Path("/dev/full").exists():
@@ -245,6 +273,12 @@ def test_help(gpu_topo: Run) -> None:
     assert all(command.name in ran.out for command in cli.COMMANDS)
     assert "examples:" in gpu_topo("inspect", "--help").out
     assert gpu_topo().status == 3
+
+
+def test_capture_names_its_version(gpu_topo: Run, healthy: Path) -> None:
+    """The first line of a capture says which version recorded it, and whether identities were replaced."""
+    first = json.loads(gpu_topo("capture", "--root", healthy, "-").out.splitlines()[0])
+    assert first == {"format": "gpu-topo/capture/1", "version": __version__, "redacted": True}
 
 
 def test_version() -> None:
@@ -338,6 +372,17 @@ def bomb(folder: Path) -> Path:
     return path
 
 
+def bare_names(folder: Path) -> Path:
+    """A tree of empty folders: addresses, and nothing of what hangs there."""
+    path = folder / "names.tar"
+    with tarfile.open(path, "w") as out:
+        for number in range(32):
+            member = tarfile.TarInfo(f"sys/bus/pci/devices/0000:{number:02x}:00.0")
+            member.type = tarfile.DIRTYPE
+            out.addfile(member)
+    return path
+
+
 def many(folder: Path) -> Path:
     """An archive with a great many members."""
     path = folder / "members.tar"
@@ -365,7 +410,7 @@ def folder_without_machine(folder: Path) -> Path:
     return path
 
 
-BAD = (jpeg, empty, truncated, huge, bomb, many, foreign_capture, prose, folder_without_machine)
+BAD = (jpeg, empty, truncated, huge, bomb, bare_names, many, foreign_capture, prose, folder_without_machine)
 
 
 @pytest.mark.parametrize("make", BAD, ids=lambda make: make.__name__)

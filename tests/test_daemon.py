@@ -522,7 +522,7 @@ def test_signals_reload_and_stop(tree: tuple[Path, str], tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--scan.interval", "soon"], "--scan.interval: scan.interval takes a duration"),
+        (["--scan.interval", "soon"], "gpu-topo: --scan.interval takes a duration"),
         (["--config.file", "/nonexistent.toml"], "/nonexistent.toml: no such file"),
         (["--web.config.file", "/nonexistent.yml"], "/nonexistent.yml: the web configuration cannot be read"),
         (["--web.listen-address", "203.0.113.77:1"], "cannot listen on 203.0.113.77:1"),

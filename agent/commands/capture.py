@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
+from gpu_topo import __version__
 from gpu_topo.agent import intake
 from gpu_topo.agent.output import write
 from gpu_topo.agent.scan import scan
@@ -35,7 +36,8 @@ def run(args: Namespace) -> int:
     recording = Recording(intake.source_of(args))
     facts = scan(recording, args.timeout)
     packed = args.out.endswith(".gz")
-    write(redact.capture(recording, keep_identity=args.keep_identity, packed=packed), args.out)
+    data = redact.capture(recording, keep_identity=args.keep_identity, version=__version__, packed=packed)
+    write(data, args.out)
     late = [fact.source.name for fact in facts if fact.source.status == "timeout"]
     if late:
         print(f"gpu-topo: the capture is incomplete: {', '.join(late)} did not answer in time", file=sys.stderr)

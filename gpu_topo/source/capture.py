@@ -2,7 +2,7 @@
 
 The first line names the format; every other one holds a path with what was asked of it, or a line of a transcript:
 
-    {"format": "gpu-topo/capture/1", "version": "0.1.0"}
+    {"format": "gpu-topo/capture/1", "version": "0.1.0", "redacted": true}
     {"path": "/proc/version", "read": "Linux version 6.8.0 ..."}
     {"path": "/sys/bus/pci/devices", "list": ["0000:00:00.0"], "dir": true}
     {"path": "/sys/kernel/debug", "list": {"refused": "denied", "error": "EACCES"}}
