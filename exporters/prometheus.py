@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpu_topo.exporters.view import listed_devices, nvlink_totals
-from gpu_topo.model.facts import ABSENT, OK, PARTIAL
+from gpu_topo.model.facts import ABSENT, FAILED, OK, PARTIAL, TIMEOUT
 from gpu_topo.model.finding import SEVERITIES, Finding, Report
 from gpu_topo.model.gpu import ACTIVE, INACTIVE, UNKNOWN_STATE
 from gpu_topo.model.host import Port
@@ -372,7 +372,8 @@ def _node(make: _Families, report: Report) -> None:
     make.gauge("nic_gpu_ratio", "Fabric ports per GPU of this node.", {}, placed.nic_to_gpu_ratio)
     text = "The largest group of GPUs that reach each other at full speed without PCIe."
     make.gauge("max_tensor_parallel", text, {}, interconnect(node).max_tensor_parallel)
-    make.info("shape", "A hash of the node's wiring: equal on nodes of one kind.", {"shape": shape(node)})
+    if not any(source.status in (TIMEOUT, FAILED) for source in node.sources):  # half a node is no node's shape
+        make.info("shape", "A hash of the node's wiring: equal on nodes of one kind.", {"shape": shape(node)})
 
 
 def _agent(make: _Families, report: Report, runtime: Runtime) -> None:

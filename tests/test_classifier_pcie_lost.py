@@ -6,6 +6,7 @@ import pytest
 
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import BARE_METAL, Platform
+from gpu_topo.topology.baseline import document
 from tests import trees
 from tests.nvlinks import drivers
 from tests.trees import Machine, conclusions, findings
@@ -148,3 +149,20 @@ def test_gone_from_the_bus() -> None:
     (found,) = findings(machine.node(), LOST, past)
     assert (found.subject, found.severity, found.basis) == ("0000:99:00.0", "critical", "baseline")
     assert findings(machine.node(), LOST, past, Policy(exclude=frozenset({"0000:99:00.0"}))) == []
+
+
+def test_what_the_baseline_has_is_lost_too() -> None:
+    """After a reboot the daemon has seen nothing yet, and an audit never has: the baseline knows the device."""
+    before = Machine()
+    host = before.host()
+    before.gpu(before.root_port(host))
+    gone = before.gpu(before.root_port(host))
+    past = Past(baseline=document(before.node()))
+    after = Machine()
+    host = after.host()
+    after.gpu(after.root_port(host))
+    after.root_port(host)
+    (finding,) = findings(after.node(), LOST, past)
+    assert (finding.severity, finding.subject, finding.basis) == ("critical", gone, "baseline")
+    assert findings(after.node(), LOST, past, Policy(exclude=frozenset({gone}))) == []
+    assert findings(before.node(), LOST, past) == []

@@ -160,6 +160,14 @@ def test_sources_and_runtime() -> None:
     assert value(found, "build_info", version="0.1.0") == 1
 
 
+def test_half_a_node_has_no_shape() -> None:
+    """While a source does not answer, what it would tell is missing: no hash, rather than a wrong one."""
+    node = build.eight_gpus()
+    assert any(name == "gputopo_shape_info" for name, _ in series(build.report(node)))
+    hanging = node._replace(sources=(SourceStatus("rdma", TIMEOUT),))
+    assert not any(name == "gputopo_shape_info" for name, _ in series(build.report(hanging)))
+
+
 def test_no_series_for_virtual_functions() -> None:
     """A thousand virtual functions beside their physical function add no series."""
     node = build.eight_gpus()

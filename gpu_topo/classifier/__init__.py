@@ -25,6 +25,7 @@ from gpu_topo.classifier import (
     xgmi,
 )
 from gpu_topo.classifier.rule import Rule
+from gpu_topo.classifier.silent import left_open, misled, silent
 from gpu_topo.model.finding import CRITICAL, SEVERITIES, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
@@ -71,10 +72,13 @@ def classify(node: Node, past: Past = Past(), policy: Policy = Policy()) -> Judg
     """Run every rule that the policy asks for. Accepted findings stay in the list and are marked."""
     findings: list[Finding] = []
     unassessed: dict[tuple[str, str, str], Unassessed] = {}
+    missing = silent(node)
     for rule in RULES:
         if not policy.asks(rule.code):
             continue
-        for conclusion in rule.judge(node, past, policy):
+        if missing and (told := left_open(rule.code, missing)) is not None:
+            unassessed[told.code, told.subject, told.reason] = told
+        for conclusion in () if misled(rule.code, missing) else rule.judge(node, past, policy):
             if isinstance(conclusion, Finding):
                 findings.append(_accepted(conclusion, policy))
             else:

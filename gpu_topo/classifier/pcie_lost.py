@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.classifier.silent import silent
 from gpu_topo.model.finding import BASELINE, CAUSE_ASLEEP, CRITICAL, LINK_PARTNERS, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import GPU, Device, Node
 from gpu_topo.model.reading import known
+from gpu_topo.topology.baseline import MISSING, differences
 from gpu_topo.topology.lookup import lookup
 
 LOST = "pcie-device-lost"
@@ -54,20 +56,34 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             observed={"configuration": "all ones"},
             expected={"configuration": "readable"},
         )
-    for address, kind in past.seen_devices.items():
-        if address not in node.devices and address not in policy.exclude:
-            yield Finding(
-                LOST,
-                CRITICAL,
-                address,
-                f"the {kind} at {address} was there before and is gone from the bus",
-                BASELINE,
-                "jobs that use this device fail; the node is smaller than the scheduler believes",
-                ("if it was removed on purpose: gpu-topo baseline save", *_REMEDY),
-                f"lspci -s {address}",
-                observed={"present": False},
-                expected={"present": True},
-            )
+    if "pcie" in silent(node):
+        return  # what was not read is not gone
+    for address, what in _gone(node, past, policy).items():
+        yield Finding(
+            LOST,
+            CRITICAL,
+            address,
+            f"{what} at {address} was there before and is gone from the bus",
+            BASELINE,
+            "jobs that use this device fail; the node is smaller than the scheduler believes",
+            ("if it was removed on purpose: gpu-topo baseline save", *_REMEDY),
+            f"lspci -s {address}",
+            observed={"present": False},
+            expected={"present": True},
+        )
+
+
+def _gone(node: Node, past: Past, policy: Policy) -> dict[str, str]:
+    """The devices that an earlier scan or the baseline knows and the bus no longer has: address -> what it is."""
+    found = {
+        address: f"the {kind}"
+        for address, kind in past.seen_devices.items()
+        if address not in node.devices and address not in policy.exclude
+    }
+    for change in differences(node, past.baseline, policy.exclude):
+        if change.kind == MISSING and "kind" in change.was:  # else it is a port
+            found.setdefault(change.subject, str(change.was.get("name") or f"the {change.was['kind']}"))
+    return found
 
 
 def _may_be_off(node: Node, device: Device) -> bool:
