@@ -193,7 +193,7 @@ class _Scan:
             link=_with_target(link, config),
             aer=aer,
             acs=registers if isinstance(registers, Unknown) and bridge else config.acs if config else None,
-            payload_bytes=config.payload_bytes if config is not None else None,
+            payload_bytes=registers if isinstance(registers, Unknown) else config.payload_bytes if config else None,
             max_payload_bytes=config.max_payload_bytes if config is not None else None,
             power="suspended" if asleep else None,
             answers=answers,

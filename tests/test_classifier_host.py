@@ -73,3 +73,14 @@ def test_payload_not_readable() -> None:
     assert conclusions(machine.node(), PAYLOAD) == ([], [])
     machine, _, _ = with_payloads(128, 256, platform=GUEST)
     assert findings(machine.node(), PAYLOAD) == []
+
+
+def test_payload_needs_root() -> None:
+    """What root would add is said once: without it the kernel ends configuration space after 64 bytes."""
+    machine, _, _ = with_payloads(128, 256)
+    for address in machine.parts:
+        machine.files(address, config=trees.config_of(machine.parts[address])[:64])
+    found, left = conclusions(machine.node(), PAYLOAD)
+    assert found == []
+    assert [(item.subject, item.cause) for item in left] == [("node", "denied")]
+    assert "root" in left[0].reason

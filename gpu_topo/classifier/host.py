@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
-from gpu_topo.model.finding import INFO, LINK_PARTNERS, PEERS, Finding
+from gpu_topo.model.finding import CAUSE_DENIED, INFO, LINK_PARTNERS, PEERS, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
-from gpu_topo.model.reading import known
+from gpu_topo.model.reading import DENIED, Unknown, known
 
 NUMA = "numa-unknown"
 PAYLOAD = "payload-size-mismatch"
@@ -59,13 +59,16 @@ def _numa_known(device: Device | None) -> bool:
 
 def judge_payload(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """payload-size-mismatch."""
+    denied = 0
     for device in node.devices.values():
         if device.kind not in (GPU, ACCELERATOR, NIC, STORAGE) or device.address in node.hidden_links:
             continue
         if not device.address.endswith(".0") or device.integrated:
             continue
-        own = known(device.function.payload_bytes)
+        payload = device.function.payload_bytes
+        own = known(payload)
         if own is None:
+            denied += isinstance(payload, Unknown) and payload.why == DENIED
             continue
         for step in reversed(device.path[:-1]):
             above = node.devices.get(step)
@@ -90,6 +93,10 @@ def judge_payload(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
                 expected={"payload_bytes": other},
             )
             break
+    if denied:
+        devices = f"{denied} device{'' if denied == 1 else 's'}"
+        reason = f"reading payload sizes needs root (CAP_SYS_ADMIN): {devices}"
+        yield Unassessed(PAYLOAD, "node", reason, CAUSE_DENIED)
 
 
 RULES = (
@@ -108,7 +115,7 @@ RULES = (
         (INFO,),
         "a device and a bridge above it use different payload sizes",
         "the maximum payload size in use of both, where configuration space is readable",
-        "both use the same size, or one is not readable",
+        "both use the same size, or one is not recorded",
         ("boot with pci=pcie_bus_safe",),
         ("PCI Express Base Specification 7.5.3.4 (Device Control), linux: Documentation/PCI/pci.rst",),
         judge_payload,
