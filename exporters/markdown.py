@@ -18,6 +18,7 @@ from gpu_topo.exporters.view import (
     unassessed_groups,
 )
 from gpu_topo.exporters.words import (
+    accepted_text,
     clean,
     compact,
     evidence,
@@ -188,9 +189,7 @@ def _accepted(report: Report) -> list[str]:
     for finding in found:
         accepted = finding.accepted
         assert accepted is not None
-        until = f", until {accepted.until}" if accepted.until else ""
         lines.append(
-            f"- {code(finding.code)} {escape(subject_name(finding.subject, short))}: "
-            f"{escape(f'{accepted.reason} ({accepted.by}{until})')}"
+            f"- {code(finding.code)} {escape(subject_name(finding.subject, short))}: {escape(accepted_text(accepted))}"
         )
     return lines

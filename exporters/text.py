@@ -20,6 +20,7 @@ from gpu_topo.exporters.view import (
     unassessed_groups,
 )
 from gpu_topo.exporters.words import (
+    accepted_text,
     clean,
     compact,
     evidence,
@@ -355,11 +356,8 @@ class _Page:
         for finding in found:
             accepted = finding.accepted
             assert accepted is not None
-            until = f", until {accepted.until}" if accepted.until else ""
             subject = subject_name(finding.subject, self.names)
-            self.indent(
-                self.text(f"{finding.code} {subject}: ", "dim") + self.text(f"{accepted.reason} ({accepted.by}{until})")
-            )
+            self.indent(self.text(f"{finding.code} {subject}: ", "dim") + self.text(accepted_text(accepted)))
 
 
 def shell_lines(line: str, width: int) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_topo.exporters.view import names, open_findings, subject_name
-from gpu_topo.model.finding import CRITICAL, INFO, LINK_PARTNERS, PEERS, WARNING, Finding, Report
+from gpu_topo.model.finding import CRITICAL, INFO, LINK_PARTNERS, PEERS, WARNING, Acceptance, Finding, Report
 from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, NVSWITCH, STORAGE, Link
 from gpu_topo.model.reading import Unknown, known
@@ -278,6 +278,13 @@ def fits(report: Report, room: int) -> str:
                 if len(line) <= room:
                     return line
     return f"{name.split('.')[0]}: nothing wrong"[-room:]
+
+
+def accepted_text(accepted: Acceptance) -> str:
+    """Why a finding is accepted, by whom and how long as far as that was said: `riser (ops, until 2030-12-31)`."""
+    until = f"until {accepted.until}" if accepted.until else ""
+    more = ", ".join(word for word in (accepted.by, until) if word)
+    return f"{accepted.reason} ({more})" if more else accepted.reason
 
 
 def moment(seconds: float) -> str:

@@ -634,8 +634,12 @@ def test_baseline_save_diff_accept(tree: tuple[Path, str], tmp_path: Path, capsy
     assert main(["baseline", "diff", "--json", *common]) == 1
     assert json.loads(capsys.readouterr().out)[0]["kind"] == "missing"
     assert main(["baseline", "accept", "inventory-short", "node", "--file", path]) == 3
-    assert "needs reason" in capsys.readouterr().err
+    assert "give --reason" in capsys.readouterr().err
     assert main(["baseline", "accept", "inventry-short", "node", "--reason", "x", "--file", path]) == 3
+    assert "did you mean 'inventory-short'?" in capsys.readouterr().err
+    late = ["inventory-short", "node", "--reason", "x", "--until", "tomorrow"]
+    assert main(["baseline", "accept", *late, "--baseline", path]) == 3
+    assert "2030-12-31" in capsys.readouterr().err
     assert main(["baseline", "accept", "inventory-short", "node", "--reason", "one is away", "--file", path]) == 0
     capsys.readouterr()
     main(["inspect", "--json", "--root", str(root), "--baseline", path])

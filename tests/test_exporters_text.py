@@ -122,6 +122,9 @@ def test_same_fault_is_one_entry() -> None:
 def test_accepted_is_apart() -> None:
     """An accepted finding does not count and stands at the end, with its reason."""
     accepted = build.finding(accepted=Acceptance("ops", "riser"))
+    assert "riser (ops)" in render(build.report(build.eight_gpus(), [accepted]))
+    unsigned = build.finding(accepted=Acceptance("", "riser", "2030-12-31"))
+    assert "riser (until 2030-12-31)" in render(build.report(build.eight_gpus(), [unsigned]))
     shown = render(build.report(build.eight_gpus(), [accepted]))
     assert shown.startswith("OK")
     assert "Accepted as designed (1 finding)" in shown

@@ -25,7 +25,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", choices=("save", "diff", "accept"))
     parser.add_argument("code", nargs="?", help="accept: the finding's code")
     parser.add_argument("subject", nargs="?", help="accept: its subject; * for all")
-    parser.add_argument("--file", metavar="FILE", help="the baseline (default: as configured, or the daemon's)")
+    parser.add_argument(
+        "--file", "--baseline", metavar="FILE", help="the baseline (default: as configured, or the daemon's)"
+    )
     parser.add_argument("--reason", help="accept: why it is as designed")
     parser.add_argument("--by", default=os.environ.get("SUDO_USER") or os.environ.get("USER") or "", help="accept: who")
     parser.add_argument("--until", metavar="YYYY-MM-DD", help="accept: its last day")
@@ -87,18 +89,19 @@ def _diff(args: Namespace) -> int:
 
 def _accept(args: Namespace) -> int:
     from gpu_topo.agent import baseline
+    from gpu_topo.agent.commands.rules import rule_named
     from gpu_topo.agent.config_values import accepted
-    from gpu_topo.classifier import RULES
 
     if not args.code or not args.subject:
         raise UserError("what is accepted? give the finding's code and subject, as `gpu-topo inspect` shows them")
-    if args.code not in [rule.code for rule in RULES]:
-        raise UserError(f"there is no rule {args.code!r}", "`gpu-topo rules` lists them")
+    rule_named(args.code)
+    if not args.reason:
+        raise UserError("why is it as designed? give --reason WHY")
     row = {"code": args.code, "subject": args.subject, "reason": args.reason, "by": args.by, "until": args.until}
     try:
         entry = accepted({name: value for name, value in row.items() if value})
     except ValueError as error:
-        raise UserError(f"baseline accept {error}", "give --reason WHY") from None
+        raise UserError(f"baseline accept {error}") from None
     if entry.until and entry.until < time.strftime("%Y-%m-%d", time.gmtime()):
         raise UserError(f"--until {entry.until} is over")
     path = _path(args)

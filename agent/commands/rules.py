@@ -8,6 +8,7 @@ from gpu_topo.agent.commands.inspect import columns
 from gpu_topo.agent.errors import UserError
 from gpu_topo.agent.output import write
 from gpu_topo.classifier import RULES
+from gpu_topo.classifier.rule import Rule
 from gpu_topo.exporters import rules
 
 EPILOG = """examples:
@@ -27,13 +28,16 @@ def run(args: Namespace) -> int:
     if args.code is None:
         write(rules.render_list(RULES, args.format, columns()))
         return 0
+    write(rules.render_one(rule_named(args.code), args.format, columns()))
+    return 0
+
+
+def rule_named(code: str) -> Rule:
+    """The rule of that code; a UserError with the nearest one where there is none."""
     for rule in RULES:
-        if rule.code == args.code:
-            write(rules.render_one(rule, args.format, columns()))
-            return 0
+        if rule.code == code:
+            return rule
     import difflib
 
-    close = difflib.get_close_matches(args.code, [rule.code for rule in RULES], n=1)
-    raise UserError(
-        f"there is no rule '{args.code}'", f"did you mean '{close[0]}'?" if close else "see 'gpu-topo rules'"
-    )
+    close = difflib.get_close_matches(code, [rule.code for rule in RULES], n=1)
+    raise UserError(f"there is no rule '{code}'", f"did you mean '{close[0]}'?" if close else "see 'gpu-topo rules'")
