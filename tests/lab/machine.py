@@ -64,7 +64,8 @@ class Machine:
         monitor, control = folder / "qmp", folder / "ctl"
         append = f"{_KERNEL} labinit={init}" if init else _KERNEL
         command = [
-            "nice", "-n", "5", QEMU, "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
+            "setpriv", "--pdeathsig", "KILL", "nice", "-n", "5", QEMU,
+            "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
             "-cpu", "max,hypervisor=off" if hardware else "max", *(_HARDWARE if hardware else ()),
             "-m", "1024", "-smp", "2,sockets=2",
             "-object", "memory-backend-memfd,id=m0,size=512M,share=on",
@@ -265,7 +266,9 @@ def until(look: Callable[[], T | None], seconds: float, what: str, every: float 
         time.sleep(every)
 
 
-def missing(tools: Sequence[str] = (QEMU, "mmdebstrap", "busybox", "cpio", "mke2fs", "unshare", "make")) -> str:
+def missing(
+    tools: Sequence[str] = (QEMU, "mmdebstrap", "busybox", "cpio", "mke2fs", "unshare", "setpriv", "make"),
+) -> str:
     """What this computer lacks to run the lab, "" where nothing."""
     import shutil
 

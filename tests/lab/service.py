@@ -99,7 +99,9 @@ class Service:
         self.put_nvml()
         broken = {"pcie-width-degraded", "pcie-device-lost", "gpu-lost", "gpu-driver-unresponsive"}
         ends = time.monotonic() + 90
-        while self.show("ActiveState") != "active" or broken & {code for code, _, _ in self.scrape().findings()}:
+        while self.show("ActiveState") != "active" or broken & {
+            code for code, _, subject in self.scrape().findings() if ":" in subject or subject == "node"
+        }:
             assert time.monotonic() < ends, "the machine does not get well"
             time.sleep(0.3)
 
