@@ -99,7 +99,9 @@ def observe(history: History, node: Node, now: float) -> History:
             totals[name] = totals.get(name, 0) + 1
     seen = dict(history.seen_devices)
     for device in counted(node):
-        if len(seen) < _MOST_DEVICES:
+        # What only a driver names was never on the bus: it calls a GPU whose address it does not tell GPU3.
+        on_bus = device.function.class_code is not None
+        if on_bus and len(seen) < _MOST_DEVICES:
             seen[device.address] = device.kind
     samples = dict(history.samples)
     for gpu in node.gpus:

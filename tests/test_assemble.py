@@ -112,6 +112,16 @@ def test_names_by_place() -> None:
     assert {"GPU0", "GPU1", "GPU2"} <= found
 
 
+def test_a_gpu_that_does_not_tell_its_address_takes_the_place_that_is_left() -> None:
+    """One call that hangs costs one GPU its address; it is no ninth device."""
+    machine = machine_with(3)
+    first, second, third = gpus_of(machine)
+    told = driver(DriverGpu(first, 0), DriverGpu(None, 1, pstate=8), DriverGpu(third, 2))
+    node = machine.node(more=[told])
+    assert [gpu.address for gpu in node.gpus] == [first, second, third]
+    assert node.gpus[1].pstate == 8
+
+
 def test_masked_uuids_match_nobody() -> None:
     """UUIDs that were replaced by one and the same text do not make two GPUs one."""
     told = driver(DriverGpu(GPU, 0, "GPU-x"), DriverGpu("0000:66:00.0", 1, "GPU-x"))

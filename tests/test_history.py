@@ -85,7 +85,11 @@ NODE = Node(
             "0000:17:00.0",
             GPU,
             "GPU",
-            Function("0000:17:00.0", aer=Aer({"BadTLP": 3, "AdvNonFatalErr": 9, "TOTAL_ERR_COR": 12}, {}, {"DLP": 0})),
+            Function(
+                "0000:17:00.0",
+                class_code=0x030200,
+                aer=Aer({"BadTLP": 3, "AdvNonFatalErr": 9, "TOTAL_ERR_COR": 12}, {}, {"DLP": 0}),
+            ),
         )
     },
     gpus=(
@@ -120,6 +124,12 @@ def test_the_counters_are_those_that_the_rules_ask_for() -> None:
     assert past.seen_devices == {"0000:17:00.0": "gpu"}
     assert past.samples == {}
     assert past_of(looked, looked.samples, 20.0).samples == {"0000:17:00.0": (LinkSample(2.5, 16, 8, 0),)}
+
+
+def test_what_only_a_driver_names_is_not_missed_later() -> None:
+    """A driver call that hangs leaves a GPU without its address: no device of that name was ever on the bus."""
+    node = NODE._replace(devices={**NODE.devices, "GPU3": Device("GPU3", GPU, "GPU", Function("GPU3"))})
+    assert dict(observe(History(), node, 10.0).seen_devices) == {"0000:17:00.0": "gpu"}
 
 
 def port(state_: str, carrier: int = 2) -> Node:

@@ -24,8 +24,8 @@ def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str,
     """Each driver's GPUs by PCI address, and the address of every name that recordings use (GPU0).
 
     nvidia: addresses of the NVIDIA GPUs that were seen on PCI, in address order. A tool that gives no addresses is
-    matched by UUID, then by the index that another tool gave, then by place where the numbers agree; else its GPUs
-    keep their names.
+    matched by UUID, then by the index that another tool gave, then by place among those that are left where the
+    numbers agree; else its GPUs keep their names.
     """
     index, uuids = _keys(facts)
     views: dict[str, DriverViews] = {}
@@ -71,8 +71,11 @@ def _match(
         return uuids[uuid]
     if gpu.ordinal is not None and gpu.ordinal in index:
         return index[gpu.ordinal]
-    if gpu.ordinal is not None and len(nvidia) == len(nameless) and not index and gpu.ordinal < len(nvidia):
-        return nvidia[gpu.ordinal]
+    claimed = set(index.values())
+    free = [address for address in nvidia if address not in claimed]
+    unplaced = sorted(other.ordinal for other in nameless if other.ordinal is not None and other.ordinal not in index)
+    if gpu.ordinal is not None and len(free) == len(unplaced):
+        return free[unplaced.index(gpu.ordinal)]
     return f"GPU{gpu.ordinal}" if gpu.ordinal is not None else (uuid or "GPU?")
 
 
