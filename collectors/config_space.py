@@ -35,7 +35,6 @@ BRIDGE_SUBSYSTEM = 0x0D
 EXPRESS = 0x10
 
 # PCI Express capability, from its start.
-FLAGS = 0x00  # upper half of the double word that holds id and next
 DEVCAP = 0x04
 DEVCTL = 0x08
 LNKCAP = 0x0C

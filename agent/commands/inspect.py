@@ -43,7 +43,7 @@ def arguments(parser: ArgumentParser) -> None:
     add("--only", action="append", metavar="CODE", help="judge by this rule only (may be repeated)")
     add("--skip", action="append", metavar="CODE", help="leave this rule out (may be repeated)")
     add("--expect", metavar="gpus=8,nics=8", help="fail where the machine has fewer")
-    add("--all", action="store_true", help="every PCI function in the JSON report")
+    add("--all", action="store_true", help="every PCI function in JSON; in text, all that was not judged and why")
     add("--paths", choices=("near", "all"), default="near", help="all: every pair, however many endpoints")
     add("--color", choices=("auto", "always", "never"), default="auto", help="default auto; NO_COLOR is honoured")
     add("--require-assessed", action="store_true", help="exit 3 where no rule could judge an accelerator")

@@ -6,6 +6,10 @@ from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent.output import write
 
+EPILOG = """examples:
+  gpu-topo schema > report.schema.json
+  gpu-topo schema | jq '."$defs".link'              what a link has"""
+
 
 def arguments(parser: ArgumentParser) -> None:
     """What schema takes: nothing."""

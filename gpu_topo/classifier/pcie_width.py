@@ -136,7 +136,7 @@ def _against_peers(node: Node) -> Iterator[Finding]:
                 WIDTH,
                 WARNING,
                 gpu.address,
-                f"{known(gpu.model) or gpu.address} runs x{width} while {count} of the same model run x{most}",
+                f"{known(gpu.model) or gpu.address} runs x{width} while {count} of the same model run{'s' if count == 1 else ''} x{most}",
                 PEERS,
                 TRAINING[GPU],
                 ("ask the provider for another machine, or to check the host's slot: a guest cannot see it",),

@@ -19,7 +19,6 @@ NOT_RECORDED = "not-recorded"  # the recording does not hold it
 NO_DATA = "no-data"  # the platform itself does not know (numa_node -1, speed "Unknown")
 ASLEEP = "asleep"  # runtime-suspended or D3cold: reading would wake it
 LOST = "lost"  # the device no longer answers
-VIRTUAL = "virtual-machine"  # what a hypervisor shows is not the hardware
 
 
 class Unknown(NamedTuple):
@@ -41,14 +40,3 @@ EMPTY: Mapping[Any, Any] = MappingProxyType({})
 def known(reading: Reading[T]) -> T | None:
     """The value, or None where it is absent or unknown."""
     return None if isinstance(reading, Unknown) else reading
-
-
-def first_known(*readings: Reading[T]) -> Reading[T]:
-    """The first reading with a value, else the first Unknown, else None."""
-    unknown: Reading[T] = None
-    for reading in readings:
-        if isinstance(reading, Unknown):
-            unknown = unknown or reading
-        elif reading is not None:
-            return reading
-    return unknown
