@@ -127,6 +127,7 @@ def _against_peers(node: Node) -> Iterator[Finding]:
         groups.setdefault((known(gpu.model) or device.name, device.function.device_id), []).append((gpu, width))
     for members in groups.values():
         most, count = max(Counter(width for _, width in members).items(), key=lambda item: (item[1], item[0]))
+        verb = "runs" if count == 1 else "run"
         for gpu, width in members:
             if width >= most or count * 2 < len(members):
                 continue
@@ -136,7 +137,7 @@ def _against_peers(node: Node) -> Iterator[Finding]:
                 WIDTH,
                 WARNING,
                 gpu.address,
-                f"{known(gpu.model) or gpu.address} runs x{width} while {count} of the same model run{'s' if count == 1 else ''} x{most}",
+                f"{known(gpu.model) or gpu.address} runs x{width} while {count} of the same model {verb} x{most}",
                 PEERS,
                 TRAINING[GPU],
                 ("ask the provider for another machine, or to check the host's slot: a guest cannot see it",),
