@@ -88,7 +88,8 @@ class Guard:
             self._waiting.append((digest, password, hashed, decided))
             if not self._working:
                 self._working = True
-                threading.Thread(target=self._work, name="bcrypt", daemon=True).start()
+                # No daemon thread: one that the interpreter cuts off inside bcrypt takes the process down with it.
+                threading.Thread(target=self._work, name="bcrypt").start()
         return True
 
     def _work(self) -> None:

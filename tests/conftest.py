@@ -6,9 +6,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine makes single examples slow; that is no fault of theirs.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
+
+# What looks at the checkout itself has no place in the run against an installed wheel.
+collect_ignore_glob = (
+    []
+    if (ROOT / "pyproject.toml").exists()
+    else [
+        "test_bench.py",
+        "test_catalogue.py",
+        "test_deploy_*.py",
+        "test_example.py",
+        "test_house.py",
+        "test_lab_*.py",
+        "test_systemd_*.py",
+        "test_wheel.py",
+    ]
+)
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +47,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the shared folder is not on this machine")
     return SHARED
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marks, here and not in pyproject.toml, so that they go where the tests go."""
+    config.addinivalue_line("markers", "slow: takes more than a few seconds; `make test` runs it all the same")
+    config.addinivalue_line("markers", "lab: needs QEMU, systemd-nspawn, Prometheus or Chromium")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -108,7 +108,6 @@ def test_hang(boot: Boot, function: str) -> None:
         assert ("gpu-driver-unresponsive", "critical") in audit.codes()
     if function in ("nvmlDeviceGetPerformanceState", "nvmlDeviceGetP2PStatus"):
         assert audit.report["gpus"][0]["nvlink"]["links_active"] == 18
-    assert not [p for p in psutil.process_iter(["cmdline"]) if "inspect" in (p.info["cmdline"] or [])]
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ ELSEWHERE = {
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetNvLinkErrorCounter",
 }
-SHORT = 1.5  # seconds for a batch of which something hangs
+SHORT = 3.0  # seconds for a batch of which something hangs
 
 
 def driver(facts: Facts) -> DriverState:
