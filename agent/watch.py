@@ -124,6 +124,7 @@ def look(
     """Scan once."""
     begun = time.monotonic()
     facts = tuple(scan(source, settings.timeout, settings.policy.exclude, collectors))
+    facts = tuple(_on_the_same_machine(one, memory.facts) for one in facts)
     node = _node(facts, memory, source.live)
     now, today = clock(), wall()
     offset = today - now
@@ -166,6 +167,14 @@ def look(
         {s.name: now - last_good[s.name] for s in node.sources if s.status != ABSENT},
         port_flaps(history, node),
     )
+
+
+def _on_the_same_machine(facts: Facts, before: Sequence[Facts]) -> Facts:
+    """A platform that does not answer is still the one it was: a guest does not turn into hardware under a hang."""
+    if facts.platform is not None or facts.source.status not in (TIMEOUT, FAILED):
+        return facts
+    known_as = next((one.platform for one in before if one.source.name == facts.source.name and one.platform), None)
+    return facts if known_as is None else facts._replace(platform=known_as._replace(uptime_seconds=None))
 
 
 def _node(facts: tuple[Facts, ...], memory: Memory, live: bool) -> Node:

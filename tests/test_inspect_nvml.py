@@ -128,10 +128,10 @@ def test_no_second_worker_while_one_hangs(boot: Boot) -> None:
     machine = boot()
     machine.put("hang.nvmlDeviceGetCount_v2=60")
     Audit(machine)
-    before = len(_workers())
+    before = len(_workers(machine))
     second = Audit(machine)
     assert before == 1
-    assert len(_workers()) == 1
+    assert len(_workers(machine)) == 1
     assert "nvmlDeviceGetCount" in json.dumps(second.report["sources"])
     assert ("gpu-driver-unresponsive", "critical") in second.codes()
 
@@ -169,9 +169,16 @@ def test_samples(boot: Boot) -> None:
     assert len(audit.report["gpus"]) == 2
 
 
-def _workers() -> list[psutil.Process]:
-    return [
-        p
-        for p in psutil.process_iter(["cmdline", "status"])
-        if any("nvml_worker" in word for word in p.info["cmdline"] or []) and p.info["status"] != psutil.STATUS_ZOMBIE
-    ]
+def _workers(machine: Machine) -> list[psutil.Process]:
+    """The workers that met this fake machine, and no other test's."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        if any("nvml_worker" in word for word in process.info["cmdline"] or []):
+            try:
+                if process.environ().get("FAKE_NVML") == str(machine.file):
+                    found.append(process)
+            except psutil.Error:
+                pass
+    return found
