@@ -78,6 +78,7 @@ class Daemon:
         self._scanning = False
         self._again = False
         self._planned = 0  # the number of the plan in force: what was planned before is void
+        self._due = float("inf")  # when it is for
         self._begun = self._last = self.loop.clock()
         self._saved_at = 0.0
         self._failure = ""
@@ -133,6 +134,7 @@ class Daemon:
     def _plan(self, when: float) -> None:
         """Scan at a time of the loop's clock, and not at the one that was planned before."""
         self._planned += 1
+        self._due = when
         number = self._planned
 
         def due() -> None:
@@ -145,14 +147,18 @@ class Daemon:
         self.source.forget()
         if self._scanning:
             self._again = True
-        else:
-            self._plan(max(self.loop.clock() + self.config.scan_settle, self._begun + _EVENT_GAP))
+            return
+        # An event brings the next scan nearer and never puts it off: a steady stream of them must not stop the scans.
+        when = max(self.loop.clock() + self.config.scan_settle, self._begun + _EVENT_GAP)
+        if when < self._due:
+            self._plan(when)
 
     def _scan(self) -> None:
         if self._scanning:
             self._again = True
             return
         self._scanning, self._again = True, False
+        self._due = float("inf")
         self._begun = self.loop.clock()
         self._refresh_baseline()
         today = time.strftime("%Y-%m-%d", time.gmtime())

@@ -171,7 +171,8 @@ class _Scan:
             answers = not gone(link)
         if asleep:
             answers = Unknown(ASLEEP, "power/runtime_status")
-        elif config is not None:
+        elif config is not None and answers is not False:
+            # What configuration space said may be of an earlier scan; all lanes at once say that nobody is there now.
             answers = config.answers
         if answers is False:
             link = LOST_LINK

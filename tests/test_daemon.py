@@ -697,3 +697,16 @@ def test_ten_thousand_scrapes_and_a_thousand_rescans_leak_nothing(tree: tuple[Pa
         process.wait(WAIT)
         drain.join(WAIT)
         process.stderr.close()
+
+
+def test_a_stream_of_events_does_not_put_the_scan_off(start: Start, tree: tuple[Path, str]) -> None:
+    """An event every few milliseconds, for longer than an interval: the scan that was due comes all the same."""
+    agent = start(tree[0])
+    agent.until(lambda: agent.get("/readyz")[0] == 200)
+    daemon = agent.daemon
+    before = daemon.scans
+    until = time.monotonic() + 6
+    while daemon.scans < before + 2 and time.monotonic() < until:
+        daemon.loop.soon(daemon._event)
+        agent.get("/readyz")
+    assert daemon.scans >= before + 2
