@@ -15,7 +15,6 @@ import pytest
 
 from tests.fakenvml import compiler, states
 from tests.lab import witness
-from tests.lab.fakepci import L40S
 from tests.lab.image import Image, image
 from tests.lab.machine import Machine, missing, until
 from tests.lab.product import CHECKOUT, disk
@@ -41,14 +40,6 @@ done
 
 
 # What these wait for is a line or two in files that are being worked on. Strict: once it passes, the mark has to go.
-STARVED_BY_EVENTS = pytest.mark.xfail(
-    strict=True, reason="agent/daemon.py: each event puts the scan off again, so a steady stream of events stops it"
-)
-MAY_STARVE = pytest.mark.xfail(strict=False, reason="the same, where this computer removes devices fast enough")
-LOST_IN_WARM_SCANS = pytest.mark.xfail(
-    strict=True,
-    reason="collectors/pcie.py: what configuration space answered once outweighs the 63 lanes of the scan at hand",
-)
 
 
 class Parts(NamedTuple):
@@ -308,7 +299,6 @@ class TestHardware:
         service.pass_scans(3)
         assert service.journal(cursor) == []
 
-    @LOST_IN_WARM_SCANS
     def test_device_falls_off_the_bus(self, service: Service) -> None:
         """Configuration reads turn all ones, without an event: lost within two scans, and found again."""
         card, cursor = service.machine.cards["infiniband1"], service.cursor()
@@ -323,7 +313,6 @@ class TestHardware:
         lines = [line for line in service.journal(cursor) if "code=pcie-device-lost" in line]
         assert [line.split(":")[0] for line in lines] == ["raised", "cleared"], lines
 
-    @LOST_IN_WARM_SCANS
     def test_gpu_falls_off_the_bus(self, service: Service) -> None:
         """As a driver tells it: the bus reads all ones and NVML says that the GPU is lost; its twins stay well."""
         card = service.machine.cards["gpu1"]
@@ -374,7 +363,7 @@ class TestHardware:
         assert not [f for f in scrape.findings() if f[2].startswith("rxe")]
 
     def test_hotplug(self, service: Service) -> None:
-        """A card is plugged in, pulled, and plugged in again: its series come and go within two scans; the pulled one
+        """A drive is plugged in, pulled, and plugged in again: its series come and go within two scans; the pulled one
         is missed until it is back."""
         machine, slot = service.machine, f"/sys/bus/pci/devices/{NEAR.hotplug}"
         finding = ("pcie-device-lost", "critical", NEAR.hotplug)
@@ -383,13 +372,13 @@ class TestHardware:
             return bool(machine.run("test", "-e", slot, check=False).status == 0)
 
         def shown(scrape: Scrape) -> bool:
-            return scrape.value("device_info", address=NEAR.hotplug, kind="gpu", name="NVIDIA L40S") == 1
+            return scrape.value("device_info", address=NEAR.hotplug, kind="storage") == 1
 
         def plug(name: str) -> Callable[[], None]:
-            return lambda: void(machine.plug(name, "rp03", L40S))
+            return lambda: machine.plug(name, "rp03")
 
         scrape = self.seen(service, plug("hot1"), shown, there)
-        assert scrape.number("pcie_link_width", address=NEAR.hotplug) == 16
+        assert scrape.number("pcie_link_width", address=NEAR.hotplug) == 1
         service.pass_scans(2)
         self.seen(service, lambda: machine.qmp("device_del", id="hot1"), lambda s: not shown(s), lambda: not there())
         service.until(lambda s: finding in s.findings(), machine.now())
@@ -457,7 +446,6 @@ class TestHardware:
         card.set_link(16.0, 16)
         service.until(lambda s: finding not in s.findings(), service.machine.now())
 
-    @STARVED_BY_EVENTS
     def test_a_stream_of_events_does_not_stop_the_scans(self, service: Service) -> None:
         """A device sends an event five times a second for five intervals: scans come at their pace all the same."""
         event = f"/sys/bus/pci/devices/{NEAR.gpu}/uevent"
@@ -467,7 +455,6 @@ class TestHardware:
         # At the latest the gap between scans that events ask for (3 s) after one another.
         assert service.scrape().scans - before >= INTERVAL * 5 // 3 - 1
 
-    @MAY_STARVE
     def test_devices_vanish_while_they_are_read(self, service: Service) -> None:
         """Fifty rounds of removing devices and finding them again, while a scanner and the daemon read on: no
         error, no growth, the same machine in the end."""
@@ -481,7 +468,7 @@ class TestHardware:
         assert {status.split(":")[0] for status in told["bad_sources"]} <= {"pcie partial"}
         assert (told["removed"], told["same_devices"], told["alive"]) == (50, True, False)
         assert len(told["seen"]) > 1, "no scan fell into a removal"
-        assert told["grown_files"] <= 8
+        assert told["grown_files"] <= 0
         assert told["grown_bytes"] < 4 << 20
         assert service.show("NRestarts") == restarts
         after = service.pass_scans(4)
@@ -526,7 +513,3 @@ class TestHardware:
         assert "oom-kill" in machine.run("journalctl", "-q", "-o", "cat", "-u", UNIT).out
         until(lambda: service.show("ActiveState") == "active", 90, "it does not start again", 1)
         assert service.memory("max") == str(192 << 20)
-
-
-def void(_: object) -> None:
-    """Nothing of it is wanted."""

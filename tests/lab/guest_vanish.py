@@ -28,12 +28,11 @@ def put(path: str) -> None:
         file.write("1")
 
 
-def footprint() -> tuple[int, int]:
-    """Resident memory in bytes, open files."""
+def resident() -> int:
+    """Memory in use, in bytes."""
     gc.collect()
     with open("/proc/self/statm") as file:
-        pages = int(file.read().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Scanner(threading.Thread):
@@ -68,19 +67,21 @@ class Scanner(threading.Thread):
 def main(rounds: int, addresses: list[str]) -> None:
     """Remove each device in turn, look for devices again, and so on."""
     before = sorted(os.listdir(f"{PCI}/devices"))
+    files = len(os.listdir("/proc/self/fd"))
     scanner = Scanner()
     scanner.start()
-    first, begun, lost = footprint(), time.monotonic(), 0
+    first, begun, lost = resident(), time.monotonic(), 0
     for number in range(rounds):
         if number == WARM_UP:
-            first = footprint()
+            first = resident()
         address = addresses[number % len(addresses)]
         put(f"{PCI}/devices/{address}/remove")
         lost += not os.path.exists(f"{PCI}/devices/{address}")
         put(f"{PCI}/rescan")
-    last = footprint()
+    last = resident()
     scanner.end = True
     scanner.join(120)
+    scanner.kept.close()
     print(
         json.dumps(
             {
@@ -92,8 +93,8 @@ def main(rounds: int, addresses: list[str]) -> None:
                 "errors": scanner.errors[:3],
                 "bad_sources": dict(scanner.bad),
                 "seen": dict(scanner.seen),
-                "grown_bytes": last[0] - first[0],
-                "grown_files": last[1] - first[1],
+                "grown_bytes": last - first,
+                "grown_files": len(os.listdir("/proc/self/fd")) - files,
             }
         )
     )
