@@ -143,7 +143,7 @@ class Machine:
                 return answer["return"]
 
     def plug(self, name: str, bus: str) -> None:
-        """Hot-plug an NVMe drive into an empty port. Not a fake card: QEMU 7.2 crashes some time after one is pulled."""
+        """Hot-plug an NVMe drive into an empty port. Not a fake card: once one is pulled, QEMU 7.2 crashes sometime."""
         self.qmp("device_add", driver="nvme", id=name, serial=name, bus=bus)
 
     def set_link(self, name: str, up: bool) -> None:
