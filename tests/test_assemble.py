@@ -215,3 +215,14 @@ def test_empty() -> None:
     """Nothing read is a Node without anything."""
     node = assemble([])
     assert (dict(node.devices), node.gpus, node.ports) == ({}, (), ())
+
+
+def test_a_gpu_without_an_address_is_no_further_device() -> None:
+    """Where the bus lists GPUs, one whose driver cannot say its address is one of them: lost, but not one more."""
+    machine = Machine()
+    host = machine.host()
+    addresses = [machine.gpu(machine.root_port(host)) for _ in range(3)]
+    drivers = [DriverGpu(addresses[0], ordinal=0), DriverGpu(None, ordinal=1, lost=True)]
+    node = machine.node(drivers)
+    assert [d.address for d in node.devices.values() if d.kind == "gpu"] == addresses
+    assert [gpu.address for gpu in node.gpus if gpu.lost] == ["GPU1"]

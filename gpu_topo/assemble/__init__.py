@@ -130,8 +130,11 @@ def _as_drivers_know(
     functions: dict[str, Function], identities: dict[str, Identity], views: Mapping[str, DriverViews]
 ) -> None:
     """GPUs as their driver knows them: by the model that people say, and also where no PCI listing has them."""
+    on_the_bus = any(identity.kind == GPU for identity in identities.values())
     for address in sorted(views, key=sort_key):
         view = views[address].view
+        if on_the_bus and ":" not in address:
+            continue  # one of the GPUs on the bus, but which one its driver cannot say just now: no further device
         if address not in functions:
             functions[address] = Function(address, view.vendor_id, view.device_id, numa_node=view.numa_node)
         identity = identities.get(address) or identify(functions[address])
@@ -234,15 +237,26 @@ def _gpus(
                 )
             )
             continue
-        gpus.append(_gpu(device, found, rename, samples))
+        gpus.append(_gpu(address, device.part, device.function.vendor_id, found, rename, samples))
+    for name, found in views.items():
+        if name not in devices:  # its driver cannot say which device it is
+            model = known(found.view.model)
+            gpus.append(_gpu(name, gpu_part_by_name(model) if model else None, NVIDIA, found, rename, ()))
     return tuple(sorted(gpus, key=lambda gpu: order(gpu.ordinal, gpu.address)))
 
 
-def _gpu(device: Device, found: DriverViews, rename: Mapping[str, str], samples: tuple[LinkSample, ...]) -> Gpu:
+def _gpu(
+    address: str,
+    part: Part | None,
+    vendor_id: int | None,
+    found: DriverViews,
+    rename: Mapping[str, str],
+    samples: tuple[LinkSample, ...],
+) -> Gpu:
     view = found.view
     links = view.nvlinks
     return Gpu(
-        address=device.address,
+        address=address,
         ordinal=view.ordinal,
         uuid=view.uuid,
         model=view.model,
@@ -264,8 +278,8 @@ def _gpu(device: Device, found: DriverViews, rename: Mapping[str, str], samples:
         c2c=view.c2c,
         throttle=view.throttle,
         bar1_bytes=view.bar1_bytes,
-        part=device.part,
-        vendor_id=device.function.vendor_id,
+        part=part,
+        vendor_id=vendor_id,
         unknowns=view.unknowns,
     )
 

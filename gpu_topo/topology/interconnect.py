@@ -45,7 +45,8 @@ def interconnect(node: Node) -> Interconnect:
 def _is_gpu(node: Node, gpu: Gpu) -> bool:
     device = node.devices.get(gpu.address)
     if device is None:
-        return True
+        # One of the GPUs that are listed, though its driver cannot say which: only its links tell more.
+        return not node.devices or known(gpu.nvlinks) is not None
     return not device.integrated and (
         device.kind == GPU or any(gpu.address in (a.a, a.b) for a in node.accelerator_links)
     )
