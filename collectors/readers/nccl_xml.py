@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_topo.collectors.readers.reader import Reader
+from gpu_topo.collectors.readers.reader import Reader, documents
 from gpu_topo.model.address import normalise, sort_key
 from gpu_topo.model.facts import FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, DriverGpu, NvLink
@@ -62,12 +62,7 @@ def _begins(line: str) -> bool:
 
 def read(lines: Sequence[str], where: str) -> list[Facts]:
     """Every document in the lines, oldest first."""
-    documents: list[list[str]] = [[]]
-    for line in lines:
-        documents[-1].append(line)
-        if _END in line:
-            documents.append([])
-    found = [_read_document(document, where) for document in documents if any(map(_begins, document))]
+    found = [_read_document(document, where) for document in documents(lines, _begins, _END)]
     return [facts for facts in found if facts is not None]
 
 
@@ -75,9 +70,8 @@ def _read_document(lines: Sequence[str], where: str) -> Facts | None:
     from gpu_topo.collectors.readers.xml_tree import BadXml, parse
 
     name = f"{KIND} ({where})"
-    start = next(index for index, line in enumerate(lines) if _begins(line))
     try:
-        root = parse(lines[start:])
+        root = parse(lines)
     except BadXml as error:
         return Facts(SourceStatus(name, FAILED, f"not well-formed: {error}"), structure_only=True)
     cpus = root.findall("cpu")

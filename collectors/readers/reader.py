@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.record import NamedTuple
@@ -45,3 +45,16 @@ def clean(text: str) -> str:
     if "\x1b" in text:
         text = re.sub(_ESCAPES, "", text)
     return text.translate(_CONTROLS)
+
+
+def documents(lines: Sequence[str], begins: Callable[[str], bool], end: str) -> Iterator[list[str]]:
+    """The XML documents in a section, each from its first line to its closing tag; one that is cut off has no end."""
+    document: list[str] = []
+    for line in lines:
+        if document or begins(line):
+            document.append(line)
+        if document and end in line:
+            yield document
+            document = []
+    if document:
+        yield document
