@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from gpu_topo import catalogue
+from gpu_topo.model.address import slot_of
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, OTHER, STORAGE, Part
 from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function
 from gpu_topo.model.reading import EMPTY
@@ -40,6 +41,48 @@ class _Core(NamedTuple):
     unsure: bool  # the other functions of the device have a say
 
 
+def alike(functions: Iterable[Function]) -> list[list[str]]:
+    """The addresses of functions that differ in nothing but their place and state, in order of first appearance: the
+    thousands of functions of a machine are of a hundred kinds, and what they are is worked out once for each."""
+    kinds: dict[tuple[object, ...], list[str]] = {}
+    for f in functions:
+        kind = (
+            f.vendor_id,
+            f.device_id,
+            f.class_code,
+            f.subsystem_vendor_id,
+            f.subsystem_device_id,
+            f.bridge,
+            f.secondary_bus is not None,
+            f.name,
+            f.port_type,
+            f.link is not None,
+        )
+        same = kinds.get(kind)
+        if same is None:
+            kinds[kind] = [f.address]
+        else:
+            same.append(f.address)
+    return list(kinds.values())
+
+
+def identify_all(
+    functions: Mapping[str, Function], kinds: Iterable[Sequence[str]], names: Mapping[tuple[int, int], str] = EMPTY
+) -> dict[str, Identity]:
+    """Kind, name and part of every function, in no order. kinds: as `alike` found them."""
+    found: dict[str, Identity] = {}
+    for addresses in kinds:
+        first = functions[addresses[0]]
+        if not _core_of(first).unsure:
+            found.update(dict.fromkeys(addresses, identify(first, names)))
+            continue
+        for address in addresses:
+            slot = slot_of(address)
+            beside = [other for n in range(8) if (other := functions.get(f"{slot}.{n}")) is not None]
+            found[address] = identify(functions[address], names, beside)
+    return found
+
+
 def identify(
     function: Function, names: Mapping[tuple[int, int], str] = EMPTY, siblings: Sequence[Function] = ()
 ) -> Identity:
@@ -50,16 +93,7 @@ def identify(
     graphics of a new AMD processor show by them.
     """
     vendor, device = function.vendor_id, function.device_id
-    core = _core(
-        vendor,
-        device,
-        function.class_code,
-        function.subsystem_vendor_id,
-        function.subsystem_device_id,
-        function.bridge,
-        function.secondary_bus is not None,
-        function.name,
-    )
+    core = _core_of(function)
     kind, integrated = core.kind, core.integrated
     if core.unsure:
         kind, integrated = _in_place(core, function, siblings)
@@ -87,6 +121,19 @@ def _in_place(core: _Core, function: Function, siblings: Sequence[Function]) -> 
         beside = any(other.vendor_id == AMD_CPU for other in siblings)
         return GPU, core.integrated or beside or (function.port_type == INTEGRATED_ENDPOINT and bus == "00")
     return GPU, core.integrated
+
+
+def _core_of(function: Function) -> _Core:
+    return _core(
+        function.vendor_id,
+        function.device_id,
+        function.class_code,
+        function.subsystem_vendor_id,
+        function.subsystem_device_id,
+        function.bridge,
+        function.secondary_bus is not None,
+        function.name,
+    )
 
 
 @lru_cache(maxsize=8192)

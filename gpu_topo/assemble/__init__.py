@@ -8,24 +8,25 @@ was read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 from gpu_topo.assemble.gpus import DriverViews, by_address, order, renamed
 from gpu_topo.assemble.links import bottleneck, from_driver, join
 from gpu_topo.assemble.merge import merge_functions, merge_platform, merge_ports
 from gpu_topo.catalogue import gpu_part_by_name, is_virtual_function
-from gpu_topo.identify import Identity, hypervisor_of_functions, identify
-from gpu_topo.model.address import slot_of, sort_key
+from gpu_topo.identify import Identity, alike, hypervisor_of_functions, identify, identify_all
+from gpu_topo.model.address import in_order, sort_key
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.finding import CAUSE_VM
 from gpu_topo.model.gpu import INACTIVE, UNKNOWN_STATE, AcceleratorLink, DriverGpu, DriverState, NvLink
 from gpu_topo.model.host import VIRTUAL_MACHINE, Port
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Gpu, Link, LinkSample, Node, Part, Switch
 from gpu_topo.model.pci import Function
-from gpu_topo.model.reading import MALFORMED, NOT_RECORDED, Unknown, known
+from gpu_topo.model.reading import EMPTY, MALFORMED, NOT_RECORDED, Unknown, known
 from gpu_topo.topology.buses import place
 from gpu_topo.topology.paths import pair_key
 from gpu_topo.topology.switches import build, chip_of
-from gpu_topo.topology.tree import parent_of, path_to
+from gpu_topo.topology.tree import parent_of, paths_to
 
 NVIDIA = 0x10DE
 _TOLD_CLASSES = frozenset({0x01, 0x02, 0x03, 0x06, 0x0B, 0x12})  # storage, network, display, bridges, processing
@@ -36,11 +37,14 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
     """One Node from everything that was read. names: looks up part names by (vendor, device), where the machine
     has such a list."""
     functions = merge_functions([fact for fact in facts if fact.functions])
-    if any(isinstance(f.parent, Unknown) and f.parent.why == NOT_RECORDED for f in functions.values()):
+    if _lacks_parents(functions.values()):
         functions = {f.address: f for f in place(functions.values())}
-    _mark_virtual(functions)
-    identities = _identify_all(functions, names)
-    nvidia = sorted((a for a, i in identities.items() if i.kind == GPU and _is_nvidia(functions[a])), key=sort_key)
+    kinds = alike(functions.values())
+    _mark_virtual(functions, kinds)
+    identities = _identify_all(functions, kinds, names)
+    one_of_each = [functions[addresses[0]] for addresses in kinds]
+    read = len(functions)
+    nvidia = [a for a, i in identities.items() if i.kind == GPU and _is_nvidia(functions[a])]
     views, gpu_names = by_address(facts, nvidia)
     _as_drivers_know(functions, identities, views)
     ports = merge_ports(facts)
@@ -48,7 +52,7 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
     devices, switches = _devices(functions, identities, views)
     platform = merge_platform(
         facts,
-        hypervisor_of_functions(functions.values()),
+        hypervisor_of_functions((*one_of_each, *islice(functions.values(), read, None))),
         [word for v in views.values() if (word := known(v.view.virtualization))],
     )
     rename = {**gpu_names, **_nic_names(ports)}
@@ -70,6 +74,15 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
         live=live,
         hidden_links=dict.fromkeys(devices, CAUSE_VM) if platform.kind == VIRTUAL_MACHINE else {},
     )
+
+
+def _lacks_parents(functions: Iterable[Function]) -> bool:
+    """Whether some recording does not state which bridge is above a function."""
+    for function in functions:
+        parent = function.parent
+        if isinstance(parent, Unknown) and parent.why == NOT_RECORDED:
+            return True
+    return False
 
 
 def _is_nvidia(function: Function) -> bool:
@@ -104,32 +117,34 @@ def _ids_without_name(function: Function) -> tuple[int, int] | None:
     return function.vendor_id, function.device_id
 
 
-def _identify_all(functions: Mapping[str, Function], names: Names | None) -> dict[str, Identity]:
+def _identify_all(
+    functions: Mapping[str, Function], kinds: Sequence[Sequence[str]], names: Names | None
+) -> dict[str, Identity]:
     """Kind, name and part of every function, in address order."""
-    wanted = {ids for f in functions.values() if _is_told(f) and (ids := _ids_without_name(f)) is not None}
-    found = names(wanted) if names is not None and wanted else {}
-    slots: dict[str, list[Function]] = {}
-    for function in functions.values():
-        slots.setdefault(slot_of(function.address), []).append(function)
-    return {
-        address: identify(functions[address], found, slots[slot_of(address)])
-        for address in sorted(functions, key=sort_key)
-    }
+    one_of_each = (functions[addresses[0]] for addresses in kinds)
+    wanted = {ids for f in one_of_each if _is_told(f) and (ids := _ids_without_name(f)) is not None}
+    found = identify_all(functions, kinds, names(wanted) if names is not None and wanted else EMPTY)
+    return {address: found[address] for address in in_order(functions)}
 
 
-def _mark_virtual(functions: dict[str, Function]) -> None:
+def _mark_virtual(functions: dict[str, Function], kinds: Sequence[Sequence[str]]) -> None:
     """In a guest only the id tells a virtual function from a physical one."""
-    for address, f in functions.items():
-        if f.virtual_function or f.vendor_id is None or f.device_id is None or (f.class_code or 0) >> 16 != 0x02:
+    for addresses in kinds:
+        f = functions[addresses[0]]
+        if f.vendor_id is None or f.device_id is None or (f.class_code or 0) >> 16 != 0x02:
             continue
         if is_virtual_function(f.vendor_id, f.device_id):
-            functions[address] = f._replace(virtual_function=True)
+            for address in addresses:
+                if not functions[address].virtual_function:
+                    functions[address] = functions[address]._replace(virtual_function=True)
 
 
 def _as_drivers_know(
     functions: dict[str, Function], identities: dict[str, Identity], views: Mapping[str, DriverViews]
 ) -> None:
     """GPUs as their driver knows them: by the model that people say, and also where no PCI listing has them."""
+    if not views:
+        return
     on_the_bus = any(identity.kind == GPU for identity in identities.values())
     for address in sorted(views, key=sort_key):
         view = views[address].view
@@ -165,43 +180,44 @@ def _devices(
     functions: dict[str, Function], identities: Mapping[str, Identity], views: Mapping[str, DriverViews]
 ) -> tuple[dict[str, Device], dict[str, Switch]]:
     """Every function in its place, and the switch chips."""
-    known_paths: dict[str, tuple[str, ...]] = {}
-    paths = {address: path_to(functions, address, known_paths) for address in identities}
+    paths = paths_to(functions, identities)
     # A path ends below a known bridge only where a damaged recording has loops, or more levels than PCI has buses.
     for top in {path[0] for path in paths.values()}:
         if parent_of(functions[top]) in functions:
             functions[top] = functions[top]._replace(parent=Unknown(MALFORMED, "the bridges above form a loop"))
     links: dict[str, Link | None] = {}
     parts: dict[str, Part | None] = {}
+    joined: dict[tuple[object, ...], Link] = {}
     for address, identity in identities.items():
         function = functions[address]
         if identity.kind == BRIDGE:
             parts[address] = identity.part
-        link = join(functions, function) if function.link is not None or function.link_gbs is not None else None
+        link = None
+        if function.link is not None or function.link_gbs is not None:
+            link = join(functions, function, joined)
         if link is None and address in views and function.answers is not False:
             link = _driver_link(views[address].view)
         links[address] = link
     chips = chip_of(functions, parts)
     devices = {}
-    for address, identity in identities.items():
-        path = paths[address]
-        chip = None
-        if chips:
-            for step in reversed(path):
-                chip = chips.get(step)
-                if chip is not None:
-                    break
+    above: dict[str, str | None] = {}  # bridge -> the chip that it, or the nearest bridge above it, belongs to
+    least: dict[str, float] = {}
+    for address, (kind, name, part, integrated) in identities.items():
+        path, link = paths[address], links[address]
+        chip = narrowest = None
+        if len(path) > 1 and chips:
+            chip = chips.get(address)
+            if chip is None:
+                bridge = path[-2]
+                if bridge not in above:
+                    above[bridge] = next((chips[step] for step in reversed(path[:-1]) if step in chips), None)
+                chip = above[bridge]
+        elif chips:
+            chip = chips.get(address)
+        if link is not None and kind != BRIDGE and len(path) > 2:
+            narrowest = bottleneck(path, links, least)
         devices[address] = Device(
-            address,
-            identity.kind,
-            identity.name,
-            functions[address],
-            identity.part,
-            links[address],
-            path,
-            chip,
-            bottleneck(path, links) if len(path) > 2 and identity.kind != BRIDGE else None,
-            identity.integrated,
+            address, kind, name, functions[address], part, link, path, chip, narrowest, integrated
         )
     return devices, build(devices, chips)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 from gpu_topo.model.node import Link
 from gpu_topo.model.pci import DOWNSTREAM_PORT, ROOT_PORT, Function, LinkEnd
@@ -32,31 +33,47 @@ def _min_width(a: Reading[int], b: Reading[int]) -> int | None:
     return None if first is None or second is None else min(first, second)
 
 
-def join(functions: Mapping[str, Function], function: Function) -> Link | None:
-    """The link above a function. For root and downstream ports, whose link leads down, only their own end."""
-    end = function.link
+_ROUNDING = 1e-6  # GB/s
+_LEADS_DOWN = (ROOT_PORT, DOWNSTREAM_PORT, None)
+
+
+def join(functions: Mapping[str, Function], function: Function, joined: dict[tuple[object, ...], Link]) -> Link | None:
+    """The link above a function. For root and downstream ports, whose link leads down, only their own end.
+
+    joined: what was worked out before; the hundreds of links of a machine are a dozen pairs of ends.
+    """
+    end, trusted = function.link, function.link_trusted
     gbs = known(function.link_gbs)
     if end is None:
-        return Link(gbs=gbs, trusted=function.link_trusted) if gbs is not None else None
+        return Link(gbs=gbs, trusted=trusted) if gbs is not None else None
+    if function.bridge and port_type(functions, function) in _LEADS_DOWN:
+        link = joined.get((end, trusted))
+        if link is None:
+            link = joined[end, trusted] = _own(end, trusted)
+        return link
     above = functions.get(parent_of(function) or "")
-    if function.bridge and port_type(functions, function) in (ROOT_PORT, DOWNSTREAM_PORT, None):
-        return _own(end, function.link_trusted)
+    other = above.link if above is not None and port_type(functions, above) in _LEADS_DOWN else None
+    link = joined.get((end, other, trusted, gbs))
+    if link is None:
+        link = joined[end, other, trusted, gbs] = _both(end, other, trusted, gbs)
+    return link if above is None else Link(above.address, *link[1:])
+
+
+def _both(end: LinkEnd, other: LinkEnd | None, trusted: bool, gbs: float | None) -> Link:
+    """Two ends joined. other: the port's, where it is known."""
     speed, width = end.speed_gts, end.width
     max_speed = _at_least(end.max_speed_gts, speed)
     max_width = _lanes_at_least(end.max_width, width)
-    port = port_speed = port_width = None
-    if above is not None:
-        port = above.address
-        other = above.link
-        if other is not None and port_type(functions, above) in (ROOT_PORT, DOWNSTREAM_PORT, None):
-            # Both ends run at the same speed and width: what the lower end shows, the port can do.
-            port_speed = _at_least(_at_least(other.max_speed_gts, other.speed_gts), speed)
-            port_width = _lanes_at_least(_lanes_at_least(other.max_width, other.width), width)
+    port_speed = port_width = None
+    if other is not None:
+        # Both ends run at the same speed and width: what the lower end shows, the port can do.
+        port_speed = _at_least(_at_least(other.max_speed_gts, other.speed_gts), speed)
+        port_width = _lanes_at_least(_lanes_at_least(other.max_width, other.width), width)
     expected_speed = _min_speed(max_speed, port_speed)
     expected_width = _min_width(max_width, port_width)
     running = pcie_gbs(known(speed), known(width))
     return Link(
-        port,
+        None,
         speed,
         width,
         max_speed,
@@ -67,7 +84,7 @@ def join(functions: Mapping[str, Function], function: Function) -> Link | None:
         expected_width,
         running if running is not None else gbs,
         pcie_gbs(expected_speed, expected_width),
-        function.link_trusted,
+        trusted,
     )
 
 
@@ -104,14 +121,23 @@ def from_driver(
     )
 
 
-def bottleneck(path: tuple[str, ...], links: Mapping[str, Link | None]) -> str | None:
-    """The address on a path, itself last, whose link upwards is narrowest and narrower than the device's own."""
+def bottleneck(path: tuple[str, ...], links: Mapping[str, Link | None], least: dict[str, float]) -> str | None:
+    """The address on a path, itself last, whose link upwards is narrowest and narrower than the device's own.
+
+    least: the narrowest link up to a bridge, in GB/s, by the bridge: what was worked out for another path.
+    """
     own = links.get(path[-1]) if path else None
     if own is None or own.gbs is None or not own.trusted:
         return None
-    narrowest, least = None, own.gbs
+    above = path[-2] if len(path) > 1 else ""
+    if above not in least:
+        rates = [link.gbs for step in path[:-1] if (link := links.get(step)) and link.port and link.gbs is not None]
+        least[above] = min(rates, default=inf)
+    if least[above] >= own.gbs - _ROUNDING:
+        return None
+    narrowest, rate = None, own.gbs
     for address in path[:-1]:
         link = links.get(address)
-        if link is not None and link.port is not None and link.gbs is not None and link.gbs < least - 1e-6:
-            narrowest, least = address, link.gbs
+        if link is not None and link.port is not None and link.gbs is not None and link.gbs < rate - _ROUNDING:
+            narrowest, rate = address, link.gbs
     return narrowest

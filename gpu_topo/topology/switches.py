@@ -100,6 +100,8 @@ def build(devices: Mapping[str, Device], chips: Mapping[str, str]) -> dict[str, 
         ports.setdefault(chip, []).append(port)
     below: dict[str, list[Device]] = {chip: [] for chip in ports}
     for device in devices.values():
+        if device.switch is None:
+            continue
         if device.address in ports:  # a switch below a switch asks for what its own uplink carries
             outer = next((chips[step] for step in reversed(device.path[:-1]) if step in chips), None)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpu_topo.model.pci import DOWNSTREAM_PORT, PCIE_TO_PCI, ROOT_PORT, UPSTREAM_PORT, Function
 from gpu_topo.model.reading import Unknown
@@ -14,6 +14,26 @@ def parent_of(function: Function) -> str | None:
     """The address of the bridge above, None on a root bus and where it is not known."""
     parent = function.parent
     return None if isinstance(parent, Unknown) else parent
+
+
+def paths_to(functions: Mapping[str, Function], addresses: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The addresses from the root to each function, itself last: those of a bridge are the beginning of those of
+    everything below."""
+    known: dict[str, tuple[str, ...]] = {}
+    paths = {}
+    for address in addresses:
+        path = known.get(address)
+        if path is None:
+            parent = parent_of(functions[address])
+            if parent is None:
+                path = (address,)
+            elif parent in known:
+                path = (*known[parent], address)
+            else:
+                path = path_to(functions, address, known)
+            known[address] = path
+        paths[address] = path
+    return paths
 
 
 def path_to(functions: Mapping[str, Function], address: str, known: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
