@@ -70,7 +70,7 @@ class Daemon:
         self._saved = self._read_baseline()
         self._state = StateFile(self.config.state_directory, self._boot_id(), self.log.warning)
         kept = self._state.load(boot_clock())
-        self._memory = Memory(kept.history, kept.lives)
+        self._memory = Memory(kept.history, kept.lives, kept.clock_offset)
         self.site = Site(self.loop, __version__, self._problem)
         self._guard = Guard(self.loop, lambda: self._web.now(), self.site.respond)
         self.server = Server(self.loop, self._guard.respond, lambda: self._web.now().gate, failed=self._page_failed)
@@ -80,7 +80,7 @@ class Daemon:
         self._planned = 0  # the number of the plan in force: what was planned before is void
         self._due = float("inf")  # when it is for
         self._begun = self._last = self.loop.clock()
-        self._saved_at = 0.0
+        self._saved_at = float("-inf")
         self._failure = ""
         self._reload_ok = True
         self._reloaded_at = time.time()
@@ -119,7 +119,7 @@ class Daemon:
             self._events.close()
         self.server.close()
         if not self._scanning:  # else its thread may still be reading
-            self._state.save(State(self._memory.history, self._memory.lives))
+            self._save(self._memory)
             self.source.close()
         self.loop.close()
 
@@ -179,12 +179,19 @@ class Daemon:
             seen = look(self.source, settings, memory, self._collectors)
             scanned = self._scanned(seen)
             done = _Done(seen, scanned, self.site.prepare(scanned))
-            if seen.changes or self.loop.clock() - self._saved_at >= _SAVE_SECONDS:
+            # What could not be written is tried again at once: there may be room by now.
+            due = self._state.good is False or self.loop.clock() - self._saved_at >= _SAVE_SECONDS
+            if seen.changes or due:
                 self._saved_at = self.loop.clock()
-                self._state.save(State(seen.memory.history, seen.memory.lives))
+                self._save(seen.memory)
         except Exception:
             done = _Done(None, None, {}, traceback.format_exc())
         self.loop.soon(lambda: self._finished(done))
+
+    def _save(self, memory: Memory) -> None:
+        # Whole seconds: the clocks drift by less, and a state that stays the same is not written again.
+        offset = None if memory.clock_offset is None else round(memory.clock_offset)
+        self._state.save(State(memory.history, memory.lives, offset))
 
     def _finished(self, done: _Done) -> None:
         self._scanning = False

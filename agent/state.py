@@ -23,6 +23,7 @@ class State(NamedTuple):
 
     history: History = History()
     lives: Mapping[tuple[str, str], Life] = EMPTY
+    clock_offset: int | None = None  # wall clock less boot clock: tells at a start that the clock was set meanwhile
 
 
 def write_atomically(path: str, data: bytes) -> None:
@@ -78,13 +79,13 @@ class StateFile:
         try:
             if len(data) > _MOST_BYTES:
                 raise ValueError("too large")
-            table = json.loads(data)
+            table = json.loads(data, parse_constant=_refuse)
             if table["format"] != FORMAT or not isinstance(table["boot_id"], str):
                 raise ValueError("another format")
             if table["boot_id"] != self._boot_id:
                 return State()  # counters and addresses of another boot mean nothing in this one
             return decode(table, now)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
             self._set_aside(error)
             return State()
 
@@ -134,6 +135,7 @@ def encode(state: State, boot_id: str) -> bytes:
     table = {
         "format": FORMAT,
         "boot_id": boot_id,
+        "clock_offset": state.clock_offset,
         "counters": [[*key, trail.raw, trail.total, trail.points] for key, trail in sorted(history.counters.items())],
         "best_rate_gbps": dict(history.best_rate_gbps),
         "was_up": sorted(history.was_up),
@@ -171,7 +173,12 @@ def decode(table: Mapping[str, Any], now: float) -> State:
     for code, subject, since, held, gone, raised, severity in table["lives"]:
         shown = None if raised is None else str(raised)
         lives[str(code), str(subject)] = Life(float(since), int(held), int(gone), shown, str(severity))
-    return State(history, lives)
+    offset = table.get("clock_offset")  # not in the files of earlier versions
+    return State(history, lives, None if offset is None else int(offset))
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number")  # NaN and Infinity, which Python's JSON lets through
 
 
 def _past(when: object, now: float) -> float:
