@@ -150,9 +150,10 @@ class Kept(Live):
 
     def close(self) -> None:
         """Give all descriptors back."""
-        for kept in self._dirs.values():
+        # A thread of an earlier scan that hung may go on in the meantime, and open more.
+        dirs, self._dirs = self._dirs, {}
+        for kept in list(dirs.values()):
             kept.release()
-        self._dirs = {}
         self._links = {}
         self._texts = {}
 
