@@ -31,6 +31,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.topology.lookup import lookup
 
 __all__ = ["RULES", "Judgement", "classify", "verdict"]
 
@@ -115,7 +116,7 @@ def verdict(
     for severity in (CRITICAL, WARNING):
         if severity in severities:
             return severity
-    accelerators = [d for d in node.devices.values() if d.kind in (GPU, ACCELERATOR) and not d.integrated]
+    accelerators = [d for d in lookup(node).of(GPU, ACCELERATOR) if not d.integrated]
     if not accelerators:
         return "ok"
     open_questions = {(u.code, u.subject) for u in unassessed}

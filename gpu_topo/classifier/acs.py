@@ -44,7 +44,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if node.platform.kind == VIRTUAL_MACHINE:
         yield Unassessed(ACS, "node", "in a virtual machine the host's access control is hidden", CAUSE_VM)
         return
-    if not any(device.kind == BRIDGE for device in node.devices.values()):
+    if not lookup(node).of(BRIDGE):
         yield Unassessed(ACS, "node", "the bridges between peers are not recorded", CAUSE_NOT_RECORDED)
         return
     if not _is_x86(node):
@@ -85,10 +85,10 @@ def _computes(device: Device) -> bool:
 def _peers(node: Node) -> list[Device]:
     """GPUs and accelerators that can do peer-to-peer, and NICs with RDMA; not what is passed to a guest."""
     found = []
-    for device in node.devices.values():
+    for device in lookup(node).of(GPU, ACCELERATOR, NIC):
         if device.function.physical_function or device.integrated or not device.path:
             continue
-        if (_computes(device) and _can_p2p(device)) or (device.kind == NIC and _does_rdma(node, device)):
+        if _can_p2p(device) if _computes(device) else _does_rdma(node, device):
             found.append(device)
     return found
 
@@ -110,10 +110,7 @@ def _is_x86(node: Node) -> bool:
     arch = known(node.platform.arch)
     if arch is not None:
         return arch.lower() in _X86
-    return any(
-        d.kind == BRIDGE and d.function.parent is None and d.function.vendor_id in (INTEL, AMD)
-        for d in node.devices.values()
-    )
+    return any(d.function.parent is None and d.function.vendor_id in (INTEL, AMD) for d in lookup(node).of(BRIDGE))
 
 
 def _bridges_between(node: Node, peers: list[Device]) -> dict[str, set[str]]:

@@ -122,10 +122,10 @@ def judge_missing(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
     bound = 0
     # A recording without a single driver says nothing of drivers.
     told = node.live or any(isinstance(d.function.driver, str) for d in node.devices.values())
-    for device in node.devices.values():
+    for device in lookup(node).of(GPU):
         function = device.function
         wanted = _DRIVERS.get(function.vendor_id or 0)
-        if device.kind != GPU or device.integrated or wanted is None or function.physical_function:
+        if device.integrated or wanted is None or function.physical_function:
             continue
         driver = function.driver
         if isinstance(driver, str) and driver in wanted:

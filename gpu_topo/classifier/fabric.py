@@ -23,6 +23,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
+from gpu_topo.topology.lookup import lookup
 
 MISSING = "nvswitch-missing"
 NOT_READY = "fabric-not-ready"
@@ -44,7 +45,7 @@ def judge_missing(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
         device = node.devices.get(gpu.address)
         if device is not None and device.function.device_id is not None and is_sxm(gpu):
             groups.setdefault(device.function.device_id, []).append(gpu)
-    seen = [d for d in node.devices.values() if d.kind == NVSWITCH]
+    seen = lookup(node).of(NVSWITCH)
     for device_id, gpus in groups.items():
         expected = nvswitches_per_baseboard(NVIDIA, device_id, len(gpus))
         if not expected or len(seen) >= expected:
@@ -77,7 +78,7 @@ def judge_missing(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
 
 def judge_fabric(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """fabric-not-ready."""
-    board = any(d.kind == NVSWITCH for d in node.devices.values())
+    board = bool(lookup(node).of(NVSWITCH))
     for gpu in nvidia_gpus(node):
         attached = is_sxm(gpu) and gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower()
         fabric = known(gpu.fabric)

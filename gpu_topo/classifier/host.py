@@ -10,6 +10,7 @@ from gpu_topo.model.finding import CAUSE_DENIED, INFO, LINK_PARTNERS, PEERS, Fin
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
 from gpu_topo.model.reading import DENIED, Unknown, known
+from gpu_topo.topology.lookup import lookup
 
 NUMA = "numa-unknown"
 PAYLOAD = "payload-size-mismatch"
@@ -28,10 +29,8 @@ def judge_numa(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         return
     lost = [
         d
-        for d in node.devices.values()
-        if d.kind in (GPU, ACCELERATOR, NIC)
-        and not d.function.physical_function
-        and not any(_numa_known(node.devices.get(step)) for step in d.path)
+        for d in lookup(node).of(GPU, ACCELERATOR, NIC)
+        if not d.function.physical_function and not any(_numa_known(node.devices.get(step)) for step in d.path)
     ]
     if not lost:
         return
@@ -60,10 +59,8 @@ def _numa_known(device: Device | None) -> bool:
 def judge_payload(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """payload-size-mismatch."""
     denied = 0
-    for device in node.devices.values():
-        if device.kind not in (GPU, ACCELERATOR, NIC, STORAGE) or device.address in node.hidden_links:
-            continue
-        if not device.address.endswith(".0") or device.integrated:
+    for device in lookup(node).of(GPU, ACCELERATOR, NIC, STORAGE):
+        if not device.address.endswith(".0") or device.integrated or device.address in node.hidden_links:
             continue
         payload = device.function.payload_bytes
         own = known(payload)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.finding import (
@@ -19,6 +19,7 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Node
 from gpu_topo.model.pci import UPSTREAM_PORT
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, NO_DATA, NOT_RECORDED, Reading, Unknown, known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import line_rate, role
@@ -38,26 +39,42 @@ TRAINING = {
 }
 
 
-def owners(node: Node) -> Iterator[Device]:
+class Owner(NamedTuple):
+    """The lower end of a PCIe link: the device, the one that the link is for, and why nothing of it may be judged."""
+
+    device: Device
+    served: Device
+    not_judged: tuple[str, str] | None  # reason, cause
+
+
+def owners(node: Node) -> Sequence[Owner]:
     """The lower end of every PCIe link: endpoints and upstream ports, each link once.
 
     The functions of one device share one link: its lowest function stands for them. Virtual functions beside their
-    physical function have none.
+    physical function have none. The last answer is kept, because four rules ask for the same Node.
     """
+    global _last
+    if _last is None or _last[0] is not node:
+        _last = (node, tuple(Owner(d, served(node, d), not_judged(node, d)) for d in _lower_ends(node)))
+    return _last[1]
+
+
+_last: tuple[Node, Sequence[Owner]] | None = None
+
+
+def _lower_ends(node: Node) -> Iterator[Device]:
+    port_type = lookup(node).port_type
     seen = set()
     for device in node.devices.values():
+        if device.link is None:
+            continue
         function = device.function
-        if device.link is None or function.physical_function or (function.bridge and not is_upstream(node, device)):
+        if function.physical_function or (function.bridge and port_type(device.address) != UPSTREAM_PORT):
             continue
         slot = slot_of(device.address)
         if slot not in seen:
             seen.add(slot)
             yield device
-
-
-def is_upstream(node: Node, device: Device) -> bool:
-    """Whether a bridge's own link leads up: the upstream port of a switch or of a card."""
-    return lookup(node).port_type(device.address) == UPSTREAM_PORT
 
 
 def is_chipset(device: Device) -> bool:
@@ -139,8 +156,8 @@ def line_rate_gbs(node: Node, device: Device) -> float | None:
 
 def is_fast_nic(node: Node, device: Device) -> bool:
     """A NIC of 10 Gb/s and more."""
-    rate = line_rate_gbs(node, device)
-    return device.kind == NIC and rate is not None and rate >= 1.25
+    rate = line_rate_gbs(node, device) if device.kind == NIC else None
+    return rate is not None and rate >= 1.25
 
 
 def is_fabric_nic(node: Node, device: Device, roles: Mapping[str, str]) -> bool:

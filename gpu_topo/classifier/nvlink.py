@@ -36,6 +36,7 @@ from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.bonds import bonds, link_gbs
 from gpu_topo.topology.interconnect import CUBE_MESH, interconnect, on_switches
+from gpu_topo.topology.lookup import lookup
 
 INACTIVE_CODE = "nvlink-inactive"
 PARTIAL = "nvlink-partial"
@@ -75,7 +76,7 @@ def _expected(node: Node, group: Sequence[Count]) -> tuple[int, str]:
 
 def _on_nvswitches(node: Node, group: Sequence[Count]) -> bool:
     """Whether GPUs hang from NVSwitches: seen, told, or inferred, since up to four of them may be wired directly."""
-    if any(d.kind == NVSWITCH for d in node.devices.values()) or on_switches(node):
+    if lookup(node).of(NVSWITCH) or on_switches(node):
         return True
     part = group[0].gpu.part
     return part is not None and is_sxm(group[0].gpu) and "nvswitch" in part.fabric_attach.lower() and len(group) > 4

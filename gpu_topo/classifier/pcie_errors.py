@@ -32,6 +32,8 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """pcie-errors."""
     for device in node.devices.values():
         function = device.function
+        if not past.watching and function.aer is None:
+            continue
         if device.address in node.hidden_links or function.physical_function:
             continue
         if past.watching:

@@ -96,7 +96,7 @@ def _may_be_off(node: Node, device: Device) -> bool:
     chassis = known(node.platform.chassis)
     if chassis is not None and chassis not in _UNSAID:
         return chassis in _PORTABLE
-    return any(d.kind == GPU and d.integrated for d in node.devices.values())
+    return any(d.integrated for d in lookup(node).of(GPU))
 
 
 RULES = (

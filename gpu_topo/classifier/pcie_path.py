@@ -30,7 +30,7 @@ _ROUNDING = 1.02  # 1:1 fabrics whose parts differ by a management lane are no o
 def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """pcie-path-bottleneck."""
     for device in node.devices.values():
-        if device.bottleneck is None and len(device.path) < 3:
+        if device.link is None or (device.bottleneck is None and len(device.path) < 3):
             continue
         if device.function.physical_function or not _wants(node, device) or not_judged(node, device) is not None:
             continue
@@ -72,13 +72,14 @@ def _narrowest(node: Node, device: Device, own: float) -> tuple[Device, float] |
     worst: tuple[Device, float] | None = None
     for address in device.path[:-1]:
         step = node.devices.get(address)
-        if step is None or step.link is None or step.link.port is None or is_chipset(step):
+        if step is None or step.link is None or step.link.port is None:
+            continue
+        rate = carries(node, step)
+        if rate is None or rate >= own - 1e-6 or (worst is not None and rate >= worst[1]) or is_chipset(step):
             continue
         if served(node, step) is not step and device.kind not in (GPU, ACCELERATOR):
             continue  # a DPU's own inner bridges
-        rate = carries(node, step)
-        if rate is not None and rate < own - 1e-6 and (worst is None or rate < worst[1]):
-            worst = (step, rate)
+        worst = (step, rate)
     return worst
 
 

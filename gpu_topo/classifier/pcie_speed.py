@@ -35,6 +35,7 @@ from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link, pcie_gbs
 from gpu_topo.topology.capacity import gpu_of
+from gpu_topo.topology.lookup import lookup
 
 SPEED = "pcie-speed-degraded"
 
@@ -64,12 +65,10 @@ class _Verdict(NamedTuple):
 
 def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """pcie-speed-degraded."""
-    for device in owners(node):
-        target = served(node, device)
+    for device, target, reason in owners(node):
         switch_uplink = device.kind == BRIDGE and device.switch == device.address
         if is_chipset(device) or not (target.kind in MATTERS or switch_uplink):
             continue
-        reason = not_judged(node, device)
         if reason is not None:
             if device.kind in MATTERS and not device.integrated:
                 yield Unassessed(SPEED, device.address, *reason)
@@ -159,8 +158,8 @@ def _port_unseen(device: Device, gpu: Gpu | None, speed: float, past: Past) -> I
 
 
 def _without_link(node: Node) -> Iterator[Unassessed]:
-    for device in node.devices.values():
-        if device.kind in (GPU, ACCELERATOR) and device.link is None and not device.integrated:
+    for device in lookup(node).of(GPU, ACCELERATOR):
+        if device.link is None and not device.integrated:
             if device.function.physical_function:
                 continue
             reason = not_judged(node, device) or ("the recording does not hold its link", CAUSE_NOT_RECORDED)

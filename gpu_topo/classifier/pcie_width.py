@@ -34,9 +34,10 @@ from gpu_topo.model.finding import (
     Unassessed,
 )
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Gpu, Node
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import describe_link, pcie_gbs
+from gpu_topo.topology.lookup import lookup
 
 WIDTH = "pcie-width-degraded"
 UNEXPLAINED = "pcie-link-unexplained"
@@ -51,10 +52,9 @@ _RESEAT = (
 
 def judge_width(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """pcie-width-degraded."""
-    for device in owners(node):
+    for device, _, reason in owners(node):
         if is_chipset(device):
             continue
-        reason = not_judged(node, device)
         if reason is not None:
             if device.kind in MATTERS and not device.integrated:
                 yield Unassessed(WIDTH, device.address, *reason)
@@ -104,11 +104,10 @@ def _degraded(node: Node, device: Device, width: int, expected: int, policy: Pol
 def _without_link(node: Node) -> Iterator[Unassessed]:
     """GPUs and accelerators of which the recording says nothing at all; the others together, where it holds no link."""
     if not any(device.link is not None for device in node.devices.values()):
-        others = [d for d in node.devices.values() if d.kind in MATTERS and d.kind not in (GPU, ACCELERATOR)]
-        if others:
+        if lookup(node).of(NIC, STORAGE, NVSWITCH):
             yield Unassessed(WIDTH, "node", "no link of any device is recorded", CAUSE_NOT_RECORDED)
-    for device in node.devices.values():
-        if device.kind not in (GPU, ACCELERATOR) or device.link is not None or device.integrated:
+    for device in lookup(node).of(GPU, ACCELERATOR):
+        if device.link is not None or device.integrated:
             continue
         if device.function.physical_function:
             continue
@@ -151,9 +150,9 @@ def _against_peers(node: Node) -> Iterator[Finding]:
 
 def judge_unexplained(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """pcie-link-unexplained."""
-    for device in owners(node):
+    for device, _, reason in owners(node):
         link = device.link
-        if link is None or device.kind not in MATTERS or not_judged(node, device) is not None:
+        if link is None or device.kind not in MATTERS or reason is not None:
             continue
         width, most = known(link.width), known(link.max_width)
         if link.expected_width is None and width is not None and most is not None and width < most:
@@ -192,12 +191,10 @@ def _unexplained(device: Device, what: str, severity: str) -> Finding:
 
 def judge_slot(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """pcie-slot-limited."""
-    for device in owners(node):
+    for device, target, reason in owners(node):
         link = device.link
-        uplink = device.kind == BRIDGE and (device.switch == device.address or served(node, device) is not device)
-        if link is None or not (device.kind in MATTERS or uplink) or is_chipset(device):
-            continue
-        if not_judged(node, device) is not None:
+        uplink = device.kind == BRIDGE and (device.switch == device.address or target is not device)
+        if link is None or reason is not None or not (device.kind in MATTERS or uplink) or is_chipset(device):
             continue
         lanes, port_lanes = known(link.max_width), known(link.port_max_width)
         speed, port_speed = known(link.max_speed_gts), known(link.port_max_speed_gts)

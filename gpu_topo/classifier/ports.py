@@ -36,11 +36,20 @@ class Judged(NamedTuple):
         return slot_of(address) if address else self.port.card or self.port.device
 
 
-def judged(node: Node, policy: Policy) -> list[Judged]:
-    """Every port but software devices, virtual functions beside their own, and NVSwitch management functions."""
+def judged(node: Node, policy: Policy) -> Sequence[Judged]:
+    """Every port but software devices, virtual functions beside their own, and NVSwitch management functions.
+
+    The last answer is kept, as that of `roles` is.
+    """
+    global _last
     told = roles(node, policy.roles)
-    found = [Judged(port, port_name(port), told.get(port_name(port), "")) for port in node.ports]
-    return [j for j in found if j.role != NVSWITCH and not serves_no_one(node, j.port)]
+    if _last is None or _last[0] is not node or _last[1] is not told:
+        found = [Judged(port, port_name(port), told.get(port_name(port), "")) for port in node.ports]
+        _last = (node, told, [j for j in found if j.role != NVSWITCH and not serves_no_one(node, j.port)])
+    return _last[2]
+
+
+_last: tuple[Node, Mapping[str, str], Sequence[Judged]] | None = None
 
 
 def show(judged: Judged) -> str:

@@ -29,7 +29,6 @@ from gpu_topo.model.gpu import ACTIVE as LINK_ACTIVE
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import (
     ACCELERATOR,
-    ENDPOINT_KINDS,
     GPU,
     NIC,
     NVSWITCH,
@@ -42,6 +41,7 @@ from gpu_topo.model.node import (
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
+from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import line_rate
 
 SCHEMA = "gpu-topo/baseline/1"
@@ -81,9 +81,7 @@ def place_of(node: Node, address: str) -> str:
 def counted(node: Node) -> tuple[Device, ...]:
     """The endpoints that make up the machine: a virtual function only where its physical function is not visible."""
     return tuple(
-        device
-        for device in node.devices.values()
-        if device.kind in ENDPOINT_KINDS and not device.integrated and not _is_spare_function(node, device)
+        device for device in lookup(node).endpoints if not device.integrated and not _is_spare_function(node, device)
     )
 
 

@@ -9,6 +9,7 @@ from gpu_topo.model.gpu import ACTIVE, NvLink
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.topology.lookup import lookup
 
 # Nominal GB/s of one NVLink per direction by generation, where neither the part nor NVML's rate decides.
 # Source: NVIDIA white papers of P100, V100, A100, H100 and B200; NVML prints the line rate (26.562 on H100).
@@ -59,7 +60,17 @@ def key(a: str, b: str) -> tuple[str, str]:
 
 
 def bonds(node: Node) -> Bonds:
-    """Every bonded pair of accelerators, by address in address order."""
+    """Every bonded pair of accelerators, by address in address order. The last answer is kept: several rules ask."""
+    global _last
+    if _last is None or _last[0] is not node:
+        _last = (node, _bonds(node))
+    return _last[1]
+
+
+_last: tuple[Node, Bonds] | None = None
+
+
+def _bonds(node: Node) -> Bonds:
     found: dict[tuple[str, str], Bond] = {}
     links_of = {gpu.address: active_links(gpu) or () for gpu in node.gpus}
     by_address = {gpu.address: gpu for gpu in node.gpus}
@@ -105,7 +116,7 @@ def switched_links(node: Node, gpu: Gpu) -> tuple[NvLink, ...]:
         return told
     # Boards of up to four such GPUs may be wired directly; beyond that the links of a mesh would not suffice.
     attached = gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower()
-    seen = any(d.kind == NVSWITCH for d in node.devices.values())
+    seen = bool(lookup(node).of(NVSWITCH))
     return links if seen or (attached and len(node.gpus) > 4) else ()
 
 

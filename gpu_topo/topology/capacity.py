@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.model.node import BRIDGE, Device, Gpu, Node
+from gpu_topo.model.node import BRIDGE, Device, Gpu, Link, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import pcie_gbs
 from gpu_topo.topology.lookup import lookup
@@ -32,6 +32,13 @@ def carries(node: Node, device: Device) -> float | None:
     link = device.link
     if link is None or not link.trusted:
         return None
+    found = lookup(node).carried_gbs
+    if device.address not in found:
+        found[device.address] = _carries(node, device, link)
+    return found[device.address]
+
+
+def _carries(node: Node, device: Device, link: Link) -> float | None:
     gpu = gpu_of(node, device)
     if gpu is not None and link.expected_speed_gts is not None and may_idle(gpu):
         return pcie_gbs(link.expected_speed_gts, known(link.width))

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpu_topo.model.host import BlockDevice, NetDevice, Port
-from gpu_topo.model.node import BRIDGE, OTHER, Device, Gpu, Node
+from gpu_topo.model.node import ENDPOINT_KINDS, Device, Gpu, Node
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import known
 from gpu_topo.topology.tree import port_type
+
+_ENDPOINTS = frozenset(ENDPOINT_KINDS)
 
 
 class Lookup:
@@ -22,11 +24,22 @@ class Lookup:
         self.node = node
         self.functions: Mapping[str, Function] = {a: d.function for a, d in node.devices.items()}
         self.gpus: Mapping[str, Gpu] = {gpu.address: gpu for gpu in node.gpus}
+        self.endpoints: Sequence[Device] = [d for d in node.devices.values() if d.kind in _ENDPOINTS]
+        self.carried_gbs: dict[str, float | None] = {}  # what capacity.carries has worked out, by address
+        self._kinds: dict[tuple[str, ...], Sequence[Device]] = {}
         self._port_types: dict[str, str | None] = {}
         self._below: dict[str, list[Device]] | None = None
         self._ports: dict[str, list[Port]] | None = None
         self._netdevs: dict[str, list[NetDevice]] | None = None
         self._blocks: dict[str, list[BlockDevice]] | None = None
+
+    def of(self, *kinds: str) -> Sequence[Device]:
+        """The devices of these kinds in address order: a rule need not look at the thousands of other functions."""
+        found = self._kinds.get(kinds)
+        if found is None:
+            among = self.endpoints if _ENDPOINTS.issuperset(kinds) else self.node.devices.values()
+            found = self._kinds[kinds] = [device for device in among if device.kind in kinds]
+        return found
 
     def port_type(self, address: str) -> str | None:
         """What kind of port a bridge is, None for other functions and where it cannot be told."""
@@ -38,8 +51,8 @@ class Lookup:
         """GPUs, accelerators, NICs, storage and NVSwitches anywhere below a bridge, without virtual functions."""
         if self._below is None:
             self._below = {}
-            for device in self.node.devices.values():
-                if device.kind in (BRIDGE, OTHER) or device.function.physical_function:
+            for device in self.endpoints:
+                if device.function.physical_function:
                     continue
                 for step in device.path[:-1]:
                     self._below.setdefault(step, []).append(device)

@@ -12,7 +12,8 @@ from gpu_topo.model.reading import known
 from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
 from gpu_topo.topology.bonds import Bonds, bonds
 from gpu_topo.topology.capacity import carries
-from gpu_topo.topology.tree import is_complete, port_type, root_bus
+from gpu_topo.topology.lookup import lookup
+from gpu_topo.topology.tree import is_complete, root_bus
 
 MAX_ENDPOINTS = 64  # beyond this only pairs below one host bridge are listed, unless everything is asked for
 
@@ -21,11 +22,7 @@ def endpoints(node: Node) -> list[Device]:
     """GPUs, accelerators, NICs and storage in that order, each by address; virtual functions only in a guest that
     sees nothing else."""
     order = {GPU: 0, ACCELERATOR: 0, NIC: 1, STORAGE: 2}
-    chosen = [
-        d
-        for d in node.devices.values()
-        if d.kind in order and not (d.function.virtual_function and d.function.physical_function)
-    ]
+    chosen = [d for d in lookup(node).of(*order) if not (d.function.virtual_function and d.function.physical_function)]
     return sorted(chosen, key=lambda d: (order[d.kind], sort_key(d.address)))
 
 
@@ -39,12 +36,11 @@ class Router:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._functions = {address: device.function for address, device in node.devices.items()}
+        self._functions = lookup(node).functions
         self._bonds: Bonds = bonds(node)
         self._lanes: dict[str, tuple[str, ...]] = {}
         self._slots: dict[str, int] | None = None  # device without function -> NUMA node
         self._paths: dict[tuple[str, str], Path] = {}
-        self._rates: dict[str, float | None] = {}
         self._numas: dict[str, int | None] = {}
 
     def path(self, a: str, b: str) -> Path:
@@ -101,7 +97,7 @@ class Router:
         device = self.node.devices.get(common)
         if len(up) == 1 and len(down) == 1:
             return PIX
-        kind = port_type(self._functions, device.function) if device is not None else None
+        kind = lookup(self.node).port_type(common) if device is not None else None
         # One switch: an upstream port on top, then one downstream port to each side. Without port types (NCCL XML)
         # a switch is a single bridge, or a bridge with one more on each side.
         if kind in (UPSTREAM_PORT, None) and len(up) <= 2 and len(down) <= 2:
@@ -178,9 +174,7 @@ class Router:
             # A link belongs to its lower end; a downstream or root port shows the same link from above.
             if device is None or link is None or (link.port is None and address not in (a, b)):
                 continue
-            if address not in self._rates:
-                self._rates[address] = carries(self.node, device)
-            rate = self._rates[address]
+            rate = carries(self.node, device)
             if rate is None:
                 return None
             rates.append(rate)

@@ -8,6 +8,7 @@ from gpu_topo.model.node import STORAGE, Device, Link, Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Near, Placement
 from gpu_topo.topology.interconnect import NONE, interconnect
+from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.nearness import Neighbourhood, numa_node
 from gpu_topo.topology.paths import router
 from gpu_topo.topology.roles import FABRIC, Nic, accelerators, is_up, nics
@@ -45,7 +46,7 @@ def _rows(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> tuple[Gp
     ways = router(node)
     names = {nic.address or nic.name: nic.name for nic in fabric}
     blocks = {known(block.address): block.name for block in reversed(node.blocks)}
-    drives = [d.address for d in node.devices.values() if d.kind == STORAGE and not d.function.virtual_function]
+    drives = [d.address for d in lookup(node).of(STORAGE) if not d.function.virtual_function]
     networks, storage = Neighbourhood(ways, names), Neighbourhood(ways, drives)
     rows = []
     for gpu in gpus:

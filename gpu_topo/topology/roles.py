@@ -94,10 +94,8 @@ def accelerators(node: Node) -> tuple[Device, ...]:
     of the accelerator class only what the catalogue knows (the class also holds compression engines)."""
     return tuple(
         device
-        for device in node.devices.values()
-        if (device.kind == GPU or (device.kind == ACCELERATOR and device.part is not None))
-        and not device.integrated
-        and not _spare(node, device)
+        for device in lookup(node).of(GPU, ACCELERATOR)
+        if (device.kind == GPU or device.part is not None) and not device.integrated and not _spare(node, device)
     )
 
 
@@ -144,7 +142,20 @@ def role(node: Node, port: Port, overrides: Mapping[str, str]) -> str:
 
 
 def nics(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
-    """Every network adapter with its role. A virtual function counts only where its physical function is hidden."""
+    """Every network adapter with its role. A virtual function counts only where its physical function is hidden.
+
+    The last answer is kept, as that of `roles` is.
+    """
+    global _last_nics
+    if _last_nics is None or _last_nics[0] is not node or _last_nics[1] is not overrides:
+        _last_nics = (node, overrides, _nics(node, overrides))
+    return _last_nics[2]
+
+
+_last_nics: tuple[Node, Mapping[str, str], tuple[Nic, ...]] | None = None
+
+
+def _nics(node: Node, overrides: Mapping[str, str]) -> tuple[Nic, ...]:
     by_address: dict[str, list[Port]] = {}
     placeless: list[Port] = []
     for port in node.ports:
@@ -158,8 +169,8 @@ def nics(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
     told = roles(node, overrides)
     by_device = {port.device: port for port in placeless}
     result = []
-    for device in node.devices.values():
-        if device.kind != NIC or _spare(node, device):
+    for device in lookup(node).of(NIC):
+        if _spare(node, device):
             continue
         # A recording without addresses calls its devices by the names that ports have.
         own = by_address.pop(device.address, None) or (
@@ -362,7 +373,7 @@ def _carries_default_route(port: Port, routes: frozenset[str]) -> bool:
 def _switch_managers(node: Node, candidates: Sequence[_Evidence]) -> _Evidence | None:
     """The NVSwitch managers of an HGX B200 or B300 board where their product data could not be read: a few ConnectX-7
     of a board type of their own, none of them beside a GPU, next to a larger set of adapters."""
-    boards = [d.part for d in node.devices.values() if d.kind == GPU and d.part is not None]
+    boards = [d.part for d in lookup(node).of(GPU) if d.part is not None]
     blackwell = [p for p in boards if p.arch.startswith("Blackwell") and p.form_factor.startswith("SXM")]
     if len(blackwell) < 2 or any(port.management for port in node.ports):
         return None
@@ -391,8 +402,8 @@ def near_gpus(node: Node) -> dict[str, frozenset[str]]:
         for gpu in gpus:
             if len(gpu.path) > 1:
                 below.setdefault(gpu.path[0], set()).add(gpu.address)
-        for device in node.devices.values():
-            if device.kind == NIC and len(device.path) > 1 and device.path[0] in below and not _spare(node, device):
+        for device in lookup(node).of(NIC) if below else ():
+            if len(device.path) > 1 and device.path[0] in below and not _spare(node, device):
                 found.setdefault(device.address, set()).update(below[device.path[0]])
     wanted = {gpu.address for gpu in gpus}
     for (a, b), kind in node.stated_paths.items():

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
-from gpu_topo.model.node import ENDPOINT_KINDS, Device, Gpu, Node
+from gpu_topo.model.node import Device, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.interconnect import interconnect
+from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import is_up, line_rate
 
 DIGITS = 16
@@ -31,13 +32,16 @@ def describe(node: Node) -> list[str]:
     joined = interconnect(node)
     lines.append(f"interconnect {joined.shape} {sorted(len(island) for island in joined.islands)}")
     lines += sorted(f"{_model(node.devices.get(gpu.address))} {_links(gpu)}" for gpu in node.gpus)
-    models = {address: _model(device) for address, device in node.devices.items()}
+
+    def model(address: str) -> str:
+        return _model(node.devices[address]) if address in node.devices else "?"
+
     lines += sorted(
-        f"{link.kind} {sorted((models.get(link.a, '?'), models.get(link.b, '?')))} {known(link.links)} {link.state}"
+        f"{link.kind} {sorted((model(link.a), model(link.b)))} {known(link.links)} {link.state}"
         for link in node.accelerator_links
     )
     lines += sorted(
-        f"port {models.get(known(port.address) or '', '?')} {known(port.link_layer)} "
+        f"port {model(known(port.address) or '')} {known(port.link_layer)} "
         # A port that is down shows a placeholder rate.
         f"{line_rate(node, port) if is_up(port) else 'down'}"
         for port in node.ports
@@ -50,9 +54,8 @@ def _trees(node: Node) -> list[str]:
     """Each root port with what hangs below it, written inside out, siblings sorted by what they are."""
     below: dict[str, list[str]] = {}
     tops: dict[str, None] = {}
-    for device in node.devices.values():
-        beside = device.function.virtual_function and device.function.physical_function
-        if device.kind not in ENDPOINT_KINDS or beside:
+    for device in lookup(node).endpoints:
+        if device.function.virtual_function and device.function.physical_function:
             continue
         path = device.path or (device.address,)
         tops[path[0]] = None
