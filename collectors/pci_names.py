@@ -17,10 +17,10 @@ from gpu_topo.collectors.readers.reader import clean
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/var/lib/pciutils/pci.ids")
 
 Ids = tuple[int, int]
+_Line = tuple[int, bytes]  # where it begins, and its number
 
 _VENDOR = re.compile(rb"\n([0-9a-f]{4})  ")
 _DEVICE = re.compile(rb"\n\t([0-9a-f]{4})  ")
-_END = re.compile(rb"\n[0-9a-fC]")  # another vendor, or the list of classes
 _MARK = 8  # bytes that identify a line: newline, tab, four digits, two spaces
 _NEAR = 4096  # bytes within which looking through is quicker than halving
 
@@ -43,46 +43,52 @@ def lookup(ids: Iterable[Ids], paths: tuple[str, ...] = PATHS) -> dict[Ids, str]
 
 def _search(data: mmap.mmap, wanted: Mapping[int, list[int]]) -> dict[Ids, str]:
     names: dict[Ids, str] = {}
-    looked: dict[tuple[int, int], re.Match[bytes] | None] = {}  # the first halvings are the same for every vendor
-    for vendor, devices in wanted.items():
-        start = _find(data, _VENDOR, b"\n", vendor, 0, len(data), looked)
-        if start is None:
+    vendors: dict[tuple[int, int], _Line] = {}
+    for vendor, numbers in wanted.items():
+        start, end = _find(data, _VENDOR, vendor, 0, len(data), vendors)
+        if start < 0:
             continue
-        after = _END.search(data, start + 1)
-        end = after.start() if after else len(data)
         brand = _line(data, start + _MARK - 1)
-        for device in devices:
-            at = _find(data, _DEVICE, b"\n\t", device, start, end, {})
-            if at is not None:
-                names[vendor, device] = f"{brand} {_line(data, at + _MARK)}"
+        devices: dict[tuple[int, int], _Line] = {}
+        for number in numbers:
+            at, _ = _find(data, _DEVICE, number, start, end, devices)
+            if at >= 0:
+                names[vendor, number] = f"{brand} {_line(data, at + _MARK)}"
     return names
 
 
 def _find(
     data: mmap.mmap,
     lines: re.Pattern[bytes],
-    before: bytes,
     number: int,
     low: int,
     high: int,
-    looked: dict[tuple[int, int], re.Match[bytes] | None],
-) -> int | None:
-    """Where the line with this number begins, among the lines of one kind between low and high.
+    looked: dict[tuple[int, int], _Line],
+) -> tuple[int, int]:
+    """Where the line with this number begins among the lines of one kind between low and high, -1 where there is
+    none, and where the line after it does.
 
-    looked: what earlier halvings of the same lines came upon, by where they looked and how far.
+    looked: what earlier halvings came upon, by where they looked and how far: the first are the same for every number.
     """
     digits = b"%04x" % number
+    after: _Line = high, b"g"  # the first line from high on: at the end one that comes after every number
     while high - low > _NEAR:
         middle = (low + high) // 2
-        if (middle, high) not in looked:
-            looked[middle, high] = lines.search(data, middle, high + _MARK)
-        match = looked[middle, high]
-        if match is None or match[1] > digits:
-            high = middle
+        line = looked.get((middle, high))
+        if line is None:
+            match = lines.search(data, middle, high + _MARK - 1)
+            line = looked[middle, high] = (match.start(), match[1]) if match else after
+        if line[1] > digits:
+            high, after = middle, line
         else:
-            low = match.start()
-    at = data[low : high + _MARK].find(before + digits + b"  ")
-    return None if at < 0 else low + at
+            low = line[0]
+    at = -1
+    for match in lines.finditer(data[low : high + _MARK - 1]):
+        if at >= 0:
+            return at, low + match.start()
+        if match[1] == digits:
+            at = low + match.start()
+    return at, after[0]
 
 
 def _line(data: mmap.mmap, start: int) -> str:
