@@ -23,7 +23,7 @@ from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Node
 from gpu_topo.model.pci import ACS_REDIRECTS
 from gpu_topo.model.reading import DENIED, Unknown, known
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.tree import root_bus
+from gpu_topo.topology.tree import common_steps, root_bus
 
 ACS = "acs-blocks-p2p"
 INTEL = 0x8086
@@ -125,13 +125,12 @@ def _bridges_between(node: Node, peers: list[Device]) -> dict[str, set[str]]:
             by_root.setdefault(root, []).append(device)
     through: dict[str, set[str]] = {}
     for group in by_root.values():
+        computing = {device.address for device in group if _computes(device)}
         for i, a in enumerate(group):
             for b in group[i + 1 :]:
-                if not (_computes(a) or _computes(b)):
+                if a.address not in computing and b.address not in computing:
                     continue
-                shared = 0
-                while shared < min(len(a.path), len(b.path)) and a.path[shared] == b.path[shared]:
-                    shared += 1
+                shared = common_steps(a.path, b.path)
                 for bridge in (*a.path[shared:-1], *b.path[shared:-1]):
                     if bridge in node.devices:
                         through.setdefault(bridge, set()).update((a.address, b.address))

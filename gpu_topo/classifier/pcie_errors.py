@@ -38,7 +38,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             continue
         if past.watching:
             yield from _growing(device, past, policy)
-        elif function.aer is not None:
+        elif function.aer is not None and any(function.aer[:3]):  # most count nothing
             yield from _standing(device, function.aer)
     if past.watching:
         yield from _replays(node, past, policy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from gpu_topo.model.address import slot_of, sort_key
 from gpu_topo.model.host import VIRTUAL_MACHINE
@@ -13,7 +14,7 @@ from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Pat
 from gpu_topo.topology.bonds import Bonds, bonds
 from gpu_topo.topology.capacity import carries
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.tree import is_complete, root_bus
+from gpu_topo.topology.tree import common_steps, is_complete, root_bus
 
 MAX_ENDPOINTS = 64  # beyond this only pairs below one host bridge are listed, unless everything is asked for
 
@@ -38,6 +39,7 @@ class Router:
         self.node = node
         self._functions = lookup(node).functions
         self._bonds: Bonds = bonds(node)
+        self._steps: dict[tuple[str, bool], float | None] = {}  # what _step has worked out
         self._lanes: dict[str, tuple[str, ...]] = {}
         self._slots: dict[str, int] | None = None  # device without function -> NUMA node
         self._paths: dict[tuple[str, str], Path] = {}
@@ -51,7 +53,7 @@ class Router:
         return found
 
     def _path(self, a: str, b: str) -> Path:
-        pair = pair_key(a, b)
+        pair = pair_key(a, b) if self._bonds or self.node.stated_paths else (a, b)
         bond = self._bonds.get(pair)
         if bond is not None:
             return Path(a, b, bond.kind, bond.gbs)
@@ -67,7 +69,7 @@ class Router:
         if chain is None:
             devices = self.node.devices
             path = devices[address].path
-            chain = tuple(s for s in path if s not in devices or not _internal(devices[s]))
+            chain = tuple([s for s in path if s not in devices or not _internal(devices[s])])
             self._lanes[address] = chain
         return chain
 
@@ -76,10 +78,8 @@ class Router:
         if a not in devices or b not in devices:
             return UNKNOWN_PATH, ()
         up, down = self._chain(a), self._chain(b)
-        shared = 0
-        while shared < min(len(up), len(down)) - 1 and up[shared] == down[shared]:
-            shared += 1
-        if shared:
+        shared = min(common_steps(up, down), len(up) - 1, len(down) - 1)
+        if shared > 0:
             via = (*reversed(up[shared - 1 : -1]), *down[shared:-1])
             # A guest may show its devices behind emulated bridges: that they share one says nothing of the host.
             if self.node.platform.kind == VIRTUAL_MACHINE and not self._real(up[shared - 1]):
@@ -164,21 +164,28 @@ class Router:
         if slot_of(a) == slot_of(b):
             return None  # two functions of one device: the traffic never leaves it
         rates = []
+        steps = self._steps
         up, down = devices[a].path, devices[b].path
-        shared = 0
-        while shared < min(len(up), len(down)) and up[shared] == down[shared]:
-            shared += 1
+        shared = common_steps(up, down)
         for address in (*up[shared:], *down[shared:]):
-            device = devices.get(address)
-            link = device.link if device is not None else None
-            # A link belongs to its lower end; a downstream or root port shows the same link from above.
-            if device is None or link is None or (link.port is None and address not in (a, b)):
-                continue
-            rate = carries(self.node, device)
+            step = address, address in (a, b)
+            if step not in steps:
+                steps[step] = self._step(*step)
+            rate = steps[step]
             if rate is None:
                 return None
-            rates.append(rate)
+            if rate != inf:
+                rates.append(rate)
         return min(rates) if len(rates) >= 2 else None
+
+    def _step(self, address: str, is_end: bool) -> float | None:
+        """What the link above a device carries, None where it is not known, infinity where there is no such link."""
+        device = self.node.devices.get(address)
+        link = device.link if device is not None else None
+        # A link belongs to its lower end; a downstream or root port shows the same link from above.
+        if device is None or link is None or (link.port is None and not is_end):
+            return inf
+        return carries(self.node, device)
 
 
 def _internal(device: Device) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_topo.model.pci import DOWNSTREAM_PORT, PCIE_TO_PCI, ROOT_PORT, UPSTREAM_PORT, Function
 from gpu_topo.model.reading import Unknown
@@ -52,6 +52,16 @@ def path_to(functions: Mapping[str, Function], address: str, known: dict[str, tu
         path = (*path, step)
         known[step] = path
     return path
+
+
+def common_steps(up: Sequence[str], down: Sequence[str]) -> int:
+    """How many steps two paths have in common, from the root on."""
+    count = 0
+    for one, other in zip(up, down):  # noqa: B905 - one may be longer
+        if one != other:
+            break
+        count += 1
+    return count
 
 
 def is_complete(functions: Mapping[str, Function], path: tuple[str, ...]) -> bool:
