@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from gpu_topo import __version__
 from gpu_topo.agent.errors import UNUSABLE, UserError
 from gpu_topo.agent.options import NotPlain, Quick
 from gpu_topo.model.record import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+    from typing import Any
 
 
 class Command(NamedTuple):

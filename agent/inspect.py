@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_topo import __version__
 from gpu_topo.agent.scan import scan
@@ -15,6 +14,10 @@ from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
 from gpu_topo.source import Source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 SAMPLE_SECONDS = 1.0  # long enough for a P-state to change, short enough to wait for
 

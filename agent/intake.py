@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gpu_topo.agent.errors import UserError
 from gpu_topo.agent.inspect import audit, conclude
@@ -15,8 +13,10 @@ from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.source import Live, Source, is_readable_tree
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
 
 DEFAULT_TIMEOUT = 10.0
 _NO_MACHINE = "holds no facts of a machine: looked for sys/bus/pci, sys/class/infiniband and what the GPU driver said"

@@ -7,9 +7,12 @@ leaves to argparse, whose word counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 _VALUE, _APPEND, _CONST = "store", "append", "store_const"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 from gpu_topo.agent.errors import UserError
 from gpu_topo.classifier import RULES
 from gpu_topo.model.history import Past, Policy
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 

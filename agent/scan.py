@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import _thread
 import time
-from collections.abc import Sequence
 
 from gpu_topo.collectors import COLLECTORS, Collector
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import TIMEOUT, Facts, SourceStatus
 from gpu_topo.source import Source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # A source that hangs may use this share of what is left, so that the ones after it still get their turn.
 _SHARE = 0.6

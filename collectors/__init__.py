@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import cast
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Refusal, Source
 
-Collect = Callable[[Source, Context], Facts]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Collect = Callable[[Source, Context], Facts]
 
 
 class Collector(NamedTuple):
@@ -26,7 +28,8 @@ class Collector(NamedTuple):
         """Ask the source. Never raises on what a machine holds."""
         if self.needs and isinstance(refused := source.list(self.needs), Refusal) and refused.why == ABSENT:
             return Facts(SourceStatus(self.name, ABSENT, f"{self.needs}: {refused.error}"))
-        return cast(Collect, getattr(import_module(self.module), self.function))(source, context)
+        collect: Collect = getattr(import_module(self.module), self.function)
+        return collect(source, context)
 
 
 COLLECTORS: tuple[Collector, ...] = (

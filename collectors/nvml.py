@@ -11,17 +11,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.record import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable, Mapping
 
     from gpu_topo.collectors.context import Context
     from gpu_topo.source import Source
+
+    Hear = Callable[[str], None]
 
 NAME = "nvml"
 LIBRARY = "libnvidia-ml.so.1"
@@ -47,8 +49,6 @@ _LIBRARY_DIRS = (
 # Any of these exists where the kernel side of the driver is loaded (/dev/dxg: WSL). Without it nvmlInit would try to
 # load the module and create device nodes; an audit leaves the machine as it is.
 _DRIVER_SIGNS = ("/proc/driver/nvidia", "/sys/module/nvidia", "/dev/nvidiactl", "/dev/dxg")
-
-Hear = Callable[[str], None]
 
 
 def collect(source: Source, context: Context, load_only: bool = False) -> Facts:

@@ -5,8 +5,6 @@ Pure functions of facts, so that JSON, text, markdown, HTML and metrics never di
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.finding import SEVERITIES, Finding, Report
 from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
@@ -14,6 +12,10 @@ from gpu_topo.model.host import Port
 from gpu_topo.model.node import ACCELERATOR, ENDPOINT_KINDS, GPU, NIC, STORAGE, Device, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # GB/s of one NVLink per direction, nominal, by its major version. The rates that NVML and nvidia-smi print
 # (25.781, 26.562, 53.125) are line rates before encoding. Source: NVIDIA's data sheets (V100 300 GB/s of 6 links,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-
 from gpu_topo import catalogue
 from gpu_topo.model.address import slot_of
+from gpu_topo.model.cached import cached
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, OTHER, STORAGE, Part
 from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function
 from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 NVIDIA, AMD, INTEL, AMD_CPU, MELLANOX = 0x10DE, 0x1002, 0x8086, 0x1022, 0x15B3
 _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
@@ -136,7 +137,7 @@ def _core_of(function: Function) -> _Core:
     )
 
 
-@lru_cache(maxsize=8192)
+@cached
 def _core(
     vendor: int | None,
     device: int | None,
@@ -147,7 +148,12 @@ def _core(
     forwards: bool,
     name: str | None,
 ) -> _Core:
-    spelled = re.sub(_REVISION, "", name).strip() if name else ""
+    spelled = own_name = ""
+    if name:
+        import re  # seldom needed, and slow to load: sysfs spells no names
+
+        spelled = re.sub(_REVISION, "", name).strip()
+        own_name = "" if re.search(_NUMBER, spelled) else spelled
     if vendor is not None and device is not None:
         subsystem = (
             (subsystem_vendor, subsystem_device)
@@ -161,7 +167,7 @@ def _core(
     return _Core(
         kind,
         part,
-        "" if spelled and re.search(_NUMBER, spelled) else spelled,
+        own_name,
         _last_name(kind, vendor, device, part) or spelled,
         part is not None and part.form_factor == "integrated",
         unsure,
@@ -232,6 +238,8 @@ def _by_name(
     vendor: int | None, name: str, class_code: int | None, bridge: bool, forwards: bool
 ) -> tuple[str, Part | None]:
     """Kind and part of a function without a device number: by its class, its vendor and the words of its name."""
+    import re
+
     brackets = re.search(_BRACKETS, name)
     model = brackets[1] if brackets else name  # "AD102 [GeForce RTX 4090]" names chip and model
     if class_code is None:

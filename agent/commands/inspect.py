@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from gpu_topo.agent import intake
 from gpu_topo.agent.errors import CRITICAL, OK, UNUSABLE, WARNING
@@ -14,6 +13,7 @@ from gpu_topo.agent.policy import policy_of
 from gpu_topo.assemble import named
 from gpu_topo.model.finding import Report
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 

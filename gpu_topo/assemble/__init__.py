@@ -7,7 +7,6 @@ was read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from gpu_topo.assemble.gpus import DriverViews, by_address, order, renamed
@@ -27,6 +26,10 @@ from gpu_topo.topology.buses import place
 from gpu_topo.topology.paths import pair_key
 from gpu_topo.topology.switches import build, chip_of
 from gpu_topo.topology.tree import parent_of, paths_to
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 NVIDIA = 0x10DE
 _TOLD_CLASSES = frozenset({0x01, 0x02, 0x03, 0x06, 0x0B, 0x12})  # storage, network, display, bridges, processing

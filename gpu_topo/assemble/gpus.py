@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from gpu_topo.assemble.merge import merge_gpu
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.facts import Facts
@@ -11,6 +9,10 @@ from gpu_topo.model.gpu import DriverGpu, NvLink
 from gpu_topo.model.node import LinkSample
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class DriverViews(NamedTuple):

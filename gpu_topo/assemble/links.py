@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf
 
 from gpu_topo.model.node import Link
@@ -10,6 +9,10 @@ from gpu_topo.model.pci import DOWNSTREAM_PORT, ROOT_PORT, Function, LinkEnd
 from gpu_topo.model.reading import Reading, known
 from gpu_topo.model.units import pcie_gbs
 from gpu_topo.topology.tree import parent_of, port_type
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def _at_least(maximum: Reading[float], running: Reading[float]) -> Reading[float]:

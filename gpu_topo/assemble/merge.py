@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
-
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.gpu import UNKNOWN_STATE, DriverGpu, NvLink
 from gpu_topo.model.host import BARE_METAL, UNKNOWN_PLATFORM, VIRTUAL_MACHINE, Platform, Port
@@ -12,7 +9,12 @@ from gpu_topo.model.pci import Function, LinkEnd
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.record import NamedTuple
 
-Tuple = TypeVar("Tuple", bound=NamedTuple)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TypeVar
+
+    Tuple = TypeVar("Tuple", bound=NamedTuple)
 
 
 def _later(old: Any, new: Any) -> Any:

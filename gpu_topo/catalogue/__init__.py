@@ -7,17 +7,19 @@ The tables beside this file carry the source of every row. They are searched as 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from functools import cache, lru_cache
 
+from gpu_topo.model.cached import cached
 from gpu_topo.model.node import Part
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Board vendors that put their own vendor id, but NVIDIA's device id, into the subsystem of professional boards
 # (NVIDIA, Dell, HP, Lenovo; list of supported GPUs in NVIDIA/open-gpu-kernel-modules README).
 _SUBSYSTEM_VENDORS = frozenset({0x10DE, 0x1028, 0x103C, 0x17AA})
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-_CACHED = 4096
 
 
 class Baseboard(NamedTuple):
@@ -36,7 +38,7 @@ class Baseboard(NamedTuple):
     confidence: str
 
 
-@cache
+@cached
 def _table(name: str) -> bytes:
     """One table as it lies on the disk."""
     with open(os.path.join(_FOLDER, name), "rb") as file:
@@ -125,7 +127,7 @@ def _agreed(parts: Iterable[Part]) -> Part | None:
     )
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def gpu_part(vendor_id: int, device_id: int, subsystem: tuple[int, int] | None = None) -> Part | None:
     """The GPU or accelerator with exactly these ids. subsystem: (vendor, device).
 
@@ -156,7 +158,7 @@ def _normalised(model: str) -> str:
     return name
 
 
-@cache
+@cached
 def _gpus_by_name() -> dict[str, list[list[str]]]:
     names: dict[str, list[list[str]]] = {}
     for row in _all_rows("gpus.csv"):
@@ -166,7 +168,7 @@ def _gpus_by_name() -> dict[str, list[list[str]]]:
     return names
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def gpu_part_by_name(model: str) -> Part | None:
     """The GPU with exactly this model name, as its driver prints it: for recordings that hold no ids.
 
@@ -180,7 +182,7 @@ def _display_row(vendor_id: int, device_id: int) -> list[str] | None:
     return rows[0] if rows else None
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def display_role(vendor_id: int, device_id: int) -> str:
     """apu (inside a processor or chipset) | management (a server's own display), "" for every other display."""
     row = _display_row(vendor_id, device_id)
@@ -196,7 +198,7 @@ def integrated_part(vendor_id: int, device_id: int) -> Part | None:
 # --- network, switches, bridges --------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def nic_part(vendor_id: int, device_id: int) -> Part | None:
     """The network adapter with exactly these ids; port_max_gbps is the most that any board with this id does."""
     for _, _, name, role, gts, lanes, graded, gbps, *_ in _rows("nics.csv", _ids(vendor_id, device_id)):
@@ -211,7 +213,7 @@ def nic_part(vendor_id: int, device_id: int) -> Part | None:
     return None
 
 
-@cache
+@cached
 def _nics_by_name() -> dict[str, tuple[int, int]]:
     return {row[2].lower(): (int(row[0], 16), int(row[1], 16)) for row in _all_rows("nics.csv")}
 
@@ -222,13 +224,13 @@ def nic_part_by_name(model: str) -> Part | None:
     return nic_part(*ids) if ids else None
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def is_virtual_function(vendor_id: int, device_id: int) -> bool:
     """Whether these ids are those of a network adapter's virtual function: in a guest nothing else tells it apart."""
     return any(row[3] == "vf" for row in _rows("nics.csv", _ids(vendor_id, device_id)))
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def nvswitch_part(vendor_id: int, device_id: int) -> Part | None:
     """The NVSwitch with exactly these ids."""
     for row in _rows("nvswitches.csv", _ids(vendor_id, device_id)):
@@ -241,14 +243,14 @@ def _bridge_row(vendor_id: int, device_id: int) -> list[str] | None:
     return rows[0] if rows else None
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def bridge_role(vendor_id: int, device_id: int) -> str:
     """switch | internal (inside a GPU, NIC or DPU) | chipset | root | virtual | management | placeholder, or ""."""
     row = _bridge_row(vendor_id, device_id)
     return row[3] if row else ""
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def bridge_part(vendor_id: int, device_id: int) -> Part | None:
     """The bridge, or the function inside a switch, with exactly these ids. Chipset bridges are no switch chips."""
     row = _bridge_row(vendor_id, device_id)
@@ -263,7 +265,7 @@ def bridge_part(vendor_id: int, device_id: int) -> Part | None:
     )
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def psid_gbps(psid: str) -> float | None:
     """The grade of a board by its PSID (board_id): Gb/s of one port."""
     for row in _rows("psids.csv", psid):
@@ -274,7 +276,7 @@ def psid_gbps(psid: str) -> float | None:
 # --- baseboards ------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=_CACHED)
+@cached
 def baseboards(vendor_id: int, device_id: int, gpus: int) -> tuple[Baseboard, ...]:
     """The boards that `gpus` GPUs with these ids can be on: those with exactly so many, else the next larger ones."""
     key = f"{vendor_id:04x}:{device_id:04x}"

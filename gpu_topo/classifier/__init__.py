@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gpu_topo.classifier import (
     acs,
     driver,
@@ -32,6 +30,10 @@ from gpu_topo.model.node import ACCELERATOR, GPU, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["RULES", "Judgement", "classify", "verdict"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu_topo.classifier.links import AMD, called
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
@@ -24,6 +22,10 @@ from gpu_topo.model.pci import ACS_REDIRECTS
 from gpu_topo.model.reading import DENIED, Unknown, known
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.tree import common_steps, root_bus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ACS = "acs-blocks-p2p"
 INTEL = 0x8086

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu_topo.classifier.gpus import NVIDIA
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -23,6 +21,10 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import GPU, Device, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GPU_LOST = "gpu-lost"
 UNRESPONSIVE = "gpu-driver-unresponsive"

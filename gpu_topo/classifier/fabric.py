@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu_topo.catalogue import nvswitches_per_baseboard
 from gpu_topo.classifier.gpus import NVIDIA, is_sxm, nvidia_gpus, why_not
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -24,6 +22,10 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MISSING = "nvswitch-missing"
 NOT_READY = "fabric-not-ready"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import CAUSE_DENIED, INFO, LINK_PARTNERS, PEERS, Finding, Unassessed
@@ -11,6 +9,10 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
 from gpu_topo.model.reading import DENIED, Unknown, known
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NUMA = "numa-unknown"
 PAYLOAD = "payload-size-mismatch"

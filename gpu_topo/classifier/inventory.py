@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import BASELINE, CAUSE_NOT_RECORDED, CONFIG, CRITICAL, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.topology.baseline import Difference, counts, differences
 from gpu_topo.topology.roles import accelerators
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SHORT = "inventory-short"
 DRIFT = "baseline-drift"
@@ -28,7 +30,7 @@ def _present(node: Node) -> dict[str, int]:
 def judge_short(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """inventory-short."""
     saved = past.baseline.get("counts")
-    wanted = ((policy.expect, CONFIG), (saved if isinstance(saved, Mapping) else {}, BASELINE))
+    wanted = ((policy.expect, CONFIG), (saved if isinstance(saved, dict) else {}, BASELINE))
     if not any(expected for expected, _ in wanted):
         return
     if not node.devices:

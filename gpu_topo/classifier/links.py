@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.finding import (
     CAUSE_ASLEEP,
@@ -23,6 +21,10 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import line_rate, role
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 AMD = 0x1022
 NVME_CLASS = 0x0108

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from gpu_topo.classifier.links import called, is_c2c
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -25,6 +23,10 @@ from gpu_topo.model.structure import PXB, SYS, Path
 from gpu_topo.topology.nearness import Neighbourhood, rank
 from gpu_topo.topology.paths import router
 from gpu_topo.topology.roles import Nic, accelerators, fabric
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 RATIO = "nic-gpu-ratio-low"
 NEAR = "gpu-without-near-nic"

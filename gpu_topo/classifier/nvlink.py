@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from gpu_topo.classifier.gpus import (
     NOT_TOLD,
     Count,
@@ -37,6 +35,10 @@ from gpu_topo.model.reading import known
 from gpu_topo.topology.bonds import bonds, link_gbs
 from gpu_topo.topology.interconnect import CUBE_MESH, interconnect, on_switches
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 INACTIVE_CODE = "nvlink-inactive"
 PARTIAL = "nvlink-partial"

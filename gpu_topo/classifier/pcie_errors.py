@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from gpu_topo.classifier.links import MATTERS, called
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import COUNTERS, CRITICAL, INFO, WARNING, Finding
@@ -11,6 +9,10 @@ from gpu_topo.model.history import Growth, Past, Policy
 from gpu_topo.model.node import BRIDGE, Device, Node
 from gpu_topo.model.pci import Aer
 from gpu_topo.model.reading import known
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 ERRORS = "pcie-errors"
 
@@ -44,9 +46,9 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         yield from _replays(node, past, policy)
 
 
-def _serious(errors: object) -> dict[str, int]:
+def _serious(errors: Mapping[str, int] | None) -> dict[str, int]:
     """The errors that count, by name."""
-    if not errors or not isinstance(errors, Mapping):
+    if not errors:
         return {}
     return {name: count for name, count in errors.items() if count and name not in _HARMLESS}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.classifier.silent import silent
@@ -13,6 +11,10 @@ from gpu_topo.model.node import GPU, Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.baseline import MISSING, differences
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOST = "pcie-device-lost"
 

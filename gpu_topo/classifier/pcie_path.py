@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu_topo.classifier.links import (
     TRAINING,
     called,
@@ -21,6 +19,10 @@ from gpu_topo.model.finding import INFO, LINK_PARTNERS, WARNING, Finding
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Device, Node
 from gpu_topo.topology.capacity import carries
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PATH = "pcie-path-bottleneck"
 OVERSUBSCRIBED = "pcie-uplink-oversubscribed"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from gpu_topo.classifier.links import (
     MATTERS,
     TRAINING,
@@ -36,6 +34,10 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link, pcie_gbs
 from gpu_topo.topology.capacity import gpu_of
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 SPEED = "pcie-speed-degraded"
 

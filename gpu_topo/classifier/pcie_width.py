@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-
 from gpu_topo.classifier.links import (
     MATTERS,
     TRAINING,
@@ -38,6 +35,10 @@ from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import describe_link, pcie_gbs
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 WIDTH = "pcie-width-degraded"
 UNEXPLAINED = "pcie-link-unexplained"
@@ -125,7 +126,8 @@ def _against_peers(node: Node) -> Iterator[Finding]:
             continue
         groups.setdefault((known(gpu.model) or device.name, device.function.device_id), []).append((gpu, width))
     for members in groups.values():
-        most, count = max(Counter(width for _, width in members).items(), key=lambda item: (item[1], item[0]))
+        widths = [width for _, width in members]
+        count, most = max((widths.count(width), width) for width in widths)
         verb = "runs" if count == 1 else "run"
         for gpu, width in members:
             if width >= most or count * 2 < len(members):

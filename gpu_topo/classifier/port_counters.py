@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gpu_topo.classifier.ports import COLLECTIVES, Judged, judged
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
@@ -17,6 +15,10 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.history import Growth, Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ERRORS = "port-errors"
 FLAPPING = "port-flapping"

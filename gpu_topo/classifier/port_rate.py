@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-
 from gpu_topo import catalogue
 from gpu_topo.classifier.links import not_judged, running, why_unknown
 from gpu_topo.classifier.ports import (
@@ -39,6 +36,10 @@ from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.roles import line_rate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 RATE = "port-rate-degraded"
 OUTRUNS = "port-outruns-pcie"
@@ -89,7 +90,7 @@ class _Network(NamedTuple):
     """Equal ports, and how many of them run at each rate."""
 
     members: Sequence[Judged]
-    counts: Counter[float]
+    counts: Mapping[float, int]
 
 
 def _networks(ports: Sequence[Judged], rates: Mapping[str, float | None]) -> dict[str, _Network]:
@@ -103,7 +104,8 @@ def _networks(ports: Sequence[Judged], rates: Mapping[str, float | None]) -> dic
             subnet = known(item.port.subnet_prefix) if len(subnets) > 1 else None
             split.setdefault((item.role, subnet), []).append(item)
         for members in split.values():
-            network = _Network(members, Counter(rates[member.name] or 0.0 for member in members))
+            at = [rates[member.name] or 0.0 for member in members]
+            network = _Network(members, {rate: at.count(rate) for rate in at})
             found.update(dict.fromkeys((item.name for item in members), network))
     return found
 

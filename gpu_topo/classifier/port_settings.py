@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-
 from gpu_topo.classifier.links import why_unknown
 from gpu_topo.classifier.ports import by_board, judged, listed
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -22,6 +19,10 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import DENIED, Unknown, known
 from gpu_topo.topology.roles import FABRIC, STORAGE, accelerators, fabric, netdev_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FIRMWARE = "firmware-mismatch"
 MTU = "roce-mtu-small"
@@ -43,9 +44,11 @@ def judge_firmware(node: Node, past: Past, policy: Policy) -> Iterator[Conclusio
             if version:
                 groups.setdefault(identity, {})[item.name] = version
     for identity, versions in groups.items():
-        counts = Counter(versions.values())
-        if len(counts) < 2:
+        if len(set(versions.values())) < 2:
             continue
+        from collections import Counter  # seldom needed, and slow to load
+
+        counts = Counter(versions.values())
         usual = max(counts, key=lambda version: (counts[version], version))
         odd = [name for name, version in versions.items() if version != usual]
         yield Finding(

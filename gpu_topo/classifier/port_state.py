@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from gpu_topo.classifier.ports import (
     COLLECTIVES,
     Judged,
@@ -23,6 +21,10 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.roles import UNUSED, line_rate, netdev_of, overridden
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 DOWN = "port-down"
 NOT_ACTIVE = "port-not-active"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-
 from gpu_topo.classifier.links import why_unknown
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.history import Past, Policy
@@ -12,6 +10,10 @@ from gpu_topo.model.node import Node
 from gpu_topo.model.reading import Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.roles import NVSWITCH, is_up, port_name, roles, serves_no_one
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 COLLECTIVES = "collectives between nodes run at the rate of the slowest port: the whole job, not this node alone"
 LINK_STATE = "cat /sys/class/infiniband/{device}/ports/{port}/{{state,phys_state,rate}}"
@@ -86,7 +88,7 @@ def baseline_port(past: Past, port: Port) -> Mapping[str, object] | None:
     """The row of a port in the saved baseline."""
     rows = past.baseline.get("ports")
     for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, Mapping) and row.get("device") == port.device and row.get("port") == port.port:
+        if isinstance(row, dict) and row.get("device") == port.device and row.get("port") == port.port:
             return row
     return None
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Union
-
 from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.record import NamedTuple
 
-Conclusion = Union[Finding, Unassessed]
-Judge = Callable[[Node, Past, Policy], Iterable[Conclusion]]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Judge = Callable[[Node, Past, Policy], Iterable["Conclusion"]]
+
+Conclusion = Finding | Unassessed
 
 
 class Rule(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from gpu_topo.classifier.links import gbs, is_fast_nic, line_rate_gbs
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -15,6 +13,10 @@ from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node, Sw
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 SHARES = "nic-shares-switch-with-storage"
 _ROOM = 1.02  # figures of links are rounded

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gpu_topo.model.facts import FAILED, TIMEOUT
 from gpu_topo.model.finding import CAUSE_TIMEOUT, Unassessed
 from gpu_topo.model.node import Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _NEAREST = ("nic-gpu-ratio-low", "gpu-without-near-nic", "cross-numa-nic")
 _COUNTING = ("inventory-short", "baseline-drift", "nvswitch-missing")

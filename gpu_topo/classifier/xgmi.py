@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -15,6 +12,10 @@ from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.roles import accelerators
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 _NAMES = {"xgmi": "xGMI", "hccs": "HCCS"}
 _CODES = {"xgmi": "xgmi-degraded", "hccs": "hccs-degraded"}
@@ -106,8 +107,8 @@ def _most(numbers: Sequence[int]) -> int | None:
     package, uneven hives) have no such majority and are left alone."""
     if len(numbers) < 3:
         return None
-    number, count = Counter(numbers).most_common(1)[0]
-    return number if count * 3 >= len(numbers) * 2 else None
+    number = max(numbers, key=numbers.count)
+    return number if numbers.count(number) * 3 >= len(numbers) * 2 else None
 
 
 def _mesh(end: _Ends, peers: Sequence[_Ends]) -> list[_Ends]:

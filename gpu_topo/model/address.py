@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from functools import lru_cache
+from gpu_topo.model.cached import cached
 
-_ADDRESS = r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([01]?[0-9a-fA-F])\.([0-7])\Z"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def normalise(text: str) -> str | None:
@@ -14,14 +16,20 @@ def normalise(text: str) -> str | None:
 
     A missing domain is 0000, NVML's eight digits shrink to four where they fit.
     """
-    match = re.match(_ADDRESS, text.strip())
-    if not match:
+    place, _, function = text.strip().rpartition(".")
+    numbers = place.split(":")
+    if len(numbers) == 2:
+        numbers.insert(0, "0")
+    if len(numbers) != 3 or function not in tuple("01234567"):
         return None
-    domain, bus, device, function = match.groups()
-    return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function}"
+    for digits, most in zip(numbers, (8, 2, 2), strict=True):
+        if not 0 < len(digits) <= most or not _HEX.issuperset(digits):
+            return None
+    domain, bus, device = (int(digits, 16) for digits in numbers)
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}" if device < 0x20 else None
 
 
-@lru_cache(maxsize=1 << 14)
+@cached
 def sort_key(address: str) -> tuple[int, int, int, str]:
     """Orders addresses by domain, bus, device and function; names that are no addresses come last, in their order."""
     parts = address.split(":")

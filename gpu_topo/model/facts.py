@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gpu_topo.model.gpu import AcceleratorLink, DriverGpu, DriverState, Peer
 from gpu_topo.model.host import BlockDevice, NetDevice, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 OK = "ok"
 PARTIAL = "partial"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gpu_topo.model.pci import LinkEnd
 from gpu_topo.model.reading import EMPTY, Reading
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ACTIVE = "active"
 INACTIVE = "inactive"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from gpu_topo.model.finding import Acceptance
 from gpu_topo.model.node import LinkSample
 from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 
 class Growth(NamedTuple):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gpu_topo.model.reading import EMPTY, Reading
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 BARE_METAL = "bare-metal"
 VIRTUAL_MACHINE = "virtual-machine"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gpu_topo.model.facts import SourceStatus
 from gpu_topo.model.gpu import AcceleratorLink, DriverState, Fabric, NvLink
 from gpu_topo.model.host import BlockDevice, NetDevice, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import EMPTY, Reading
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GPU = "gpu"
 ACCELERATOR = "accelerator"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gpu_topo.model.reading import NOT_RECORDED, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Port types of the PCI Express capability (PCI Express Base Specification 7.5.3.2).
 ENDPOINT = "endpoint"

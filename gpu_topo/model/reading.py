@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, Union
 
 from gpu_topo.model.record import NamedTuple
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, TypeVar, Union
 
 # Why a reading is unknown. A short fixed list, since it becomes a metric label.
 DENIED = "denied"  # permission refused (EACCES, EPERM, NVML NO_PERMISSION)
@@ -32,7 +33,11 @@ class Unknown(NamedTuple):
 
 
 # Reading[int] is a value, an Unknown with its reason, or None: this machine has no such thing.
-Reading = Union[T, Unknown, None]
+if TYPE_CHECKING:
+    T = TypeVar("T")
+    Reading = Union[T, Unknown, None]
+else:
+    Reading = object  # only annotations name it
 
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
 

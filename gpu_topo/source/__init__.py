@@ -7,8 +7,6 @@ never an exception: one broken file must not hide the rest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gpu_topo.source.base import (
     ABSENT,
     MAX_READ,
@@ -23,6 +21,7 @@ from gpu_topo.source.base import (
 )
 from gpu_topo.source.live import Live, LiveDir, is_readable_tree
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_topo.source.recording import NeverRecorded, Recording, Replay
     from gpu_topo.source.tree import Entry, Tree, TreeDir

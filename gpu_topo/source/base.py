@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Union
 
 from gpu_topo.model.reading import DENIED, FAILED
 from gpu_topo.model.record import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Protocol
 else:
     Protocol = object  # nothing asks at run time, and making a protocol takes longer than reading a device
@@ -27,9 +27,9 @@ class Refusal(NamedTuple):
 
 NOT_THERE = Refusal(ABSENT, "ENOENT")
 
-Answer = Union[bytes, Refusal]
-Names = Union[tuple[str, ...], Refusal]
-Target = Union[str, Refusal]
+Answer = bytes | Refusal
+Names = tuple[str, ...] | Refusal
+Target = str | Refusal
 
 
 class Dir(Protocol):

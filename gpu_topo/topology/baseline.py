@@ -22,9 +22,6 @@ matched by place, then by address, then (as moved) by what they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from gpu_topo.model.gpu import ACTIVE as LINK_ACTIVE
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import (
@@ -43,6 +40,13 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import line_rate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    Row = dict[str, Any]
 
 SCHEMA = "gpu-topo/baseline/1"
 COUNTED = {GPU: "gpus", ACCELERATOR: "accelerators", NIC: "nics", NVSWITCH: "nvswitches", STORAGE: "storage"}
@@ -219,12 +223,10 @@ def _port(node: Node, port: Port) -> dict[str, Any]:
 
 # --- comparing ----------------------------------------------------------------------------------------------------
 
-Row = Mapping[str, Any]
-
 
 def _rows(value: object) -> list[Row]:
     """The rows of a table of a saved document, which may have been edited by hand: what is no row is left out."""
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
 def _without(value: object, exclude: frozenset[str]) -> list[Row]:
@@ -286,7 +288,7 @@ def _subject(row: Row) -> str:
 
 def _compare_link(subject: str, what: str, kind: object, was: object, now: object) -> list[Difference]:
     """Compare width and what the link can do; speed too, but not a GPU's, which falls when it idles."""
-    if not isinstance(was, Mapping) or not isinstance(now, Mapping):
+    if not isinstance(was, dict) or not isinstance(now, dict):
         return []
     fields = ["width", "expected_width", "expected_speed_gts"]
     if kind not in (GPU, ACCELERATOR):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.gpu import ACTIVE, NvLink
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Nominal GB/s of one NVLink per direction by generation, where neither the part nor NVML's rate decides.
 # Source: NVIDIA white papers of P100, V100, A100, H100 and B200; NVML prints the line rate (26.562 on H100).
@@ -26,7 +28,7 @@ class Bond(NamedTuple):
     switched: bool = False
 
 
-Bonds = Mapping[tuple[str, str], Bond]
+Bonds = dict[tuple[str, str], Bond]
 
 
 def link_gbs(gpu: Gpu, link: NvLink) -> float | None:

@@ -3,13 +3,15 @@ its bus."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gpu_topo.model import pci
 from gpu_topo.model.address import domain_and_bus
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import Unknown
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Only these can sit on a root bus and nowhere else, so their neighbours are on one too.
 _ROOT_BUS_TYPES = frozenset((pci.ROOT_PORT, pci.INTEGRATED_ENDPOINT, pci.EVENT_COLLECTOR))

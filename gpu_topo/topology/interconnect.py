@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.node import GPU, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.structure import Interconnect
 from gpu_topo.topology.bonds import Bonds, bonds, key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NVSWITCH_SHAPE = "nvswitch"
 FULL_MESH = "full-mesh"

@@ -6,13 +6,15 @@ otherwise search it 5,000 times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from gpu_topo.model.host import BlockDevice, NetDevice, Port
 from gpu_topo.model.node import ENDPOINT_KINDS, Device, Gpu, Node
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import known
 from gpu_topo.topology.tree import port_type
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _ENDPOINTS = frozenset(ENDPOINT_KINDS)
 

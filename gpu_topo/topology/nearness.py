@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import PCIE_KINDS, UNKNOWN_PATH, Path
 from gpu_topo.topology.paths import Router
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _MOST_FAR = 16  # beyond the own socket one candidate is as good as another
 

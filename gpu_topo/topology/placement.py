@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from gpu_topo.model.node import STORAGE, Device, Link, Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Near, Placement
@@ -13,6 +11,10 @@ from gpu_topo.topology.nearness import Neighbourhood, numa_node
 from gpu_topo.topology.paths import router
 from gpu_topo.topology.roles import FABRIC, Nic, accelerators, is_up, nics
 from gpu_topo.topology.settings import settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _BYTE = 8.0  # Gb/s of a line to GB/s
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.facts import OK, PARTIAL
 from gpu_topo.model.host import NetDevice, Port
@@ -13,6 +10,10 @@ from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import PIX, PXB
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 FABRIC = "fabric"
 STORAGE = "storage"
@@ -337,11 +338,11 @@ def _within_fabric(node: Node, ports: Sequence[Port], neighbours: Mapping[str, f
     near = {port_name(port) for port in ports if neighbours.get(known(port.address) or port.device)}
     served = {gpu for port in ports for gpu in neighbours.get(known(port.address) or port.device, ())}
     full = bool(near) and len(served) == len(accelerators(node)) and len(near) >= len(served)
-    up_cards = Counter(_card(port) for port in ports if is_up(port))
+    up_cards = {_card(port) for port in ports if is_up(port)}
     found = {}
     for port in ports:
         name = port_name(port)
-        if known(port.state) is not None and not is_up(port) and up_cards[_card(port)]:
+        if known(port.state) is not None and not is_up(port) and _card(port) in up_cards:
             found[name] = UNUSED
         else:
             found[name] = STORAGE if full and name not in near else FABRIC

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Setting
 from gpu_topo.topology.roles import Nic, is_up
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
 _NVIDIA = 0x10DE
-# Names come from recordings that anybody may have written, and end in somebody's shell.
-_NAME = re.compile(r"[\w.:-]+\Z")
 
 
 def settings(
@@ -29,6 +28,11 @@ def settings(
     )
 
 
+def _is_plain(name: str) -> bool:
+    """Names come from recordings that anybody may have written, and end in somebody's shell."""
+    return bool(name) and all(letter.isalnum() or letter in "_.:-" for letter in name)
+
+
 def _left_out(name: str, reason: str) -> Setting:
     return Setting(f"# {name} is left out", reason)
 
@@ -40,7 +44,7 @@ def _adapters(fabric: Sequence[Nic]) -> Setting:
     ports = [port for nic in fabric for port in nic.ports]
     if any(port.transport == "efa" for port in ports):
         return _left_out(name, "EFA is reached through libfabric, which finds its devices itself")
-    up = [f"{port.device}:{port.port}" for port in ports if is_up(port) and _NAME.match(port.device)]
+    up = [f"{port.device}:{port.port}" for port in ports if is_up(port) and _is_plain(port.device)]
     if not up:
         return _left_out(name, "no port of the fabric is known to be up")
     down = len(ports) - len(up)
@@ -55,7 +59,7 @@ def _interfaces(node: Node) -> Setting:
     """Bootstrap traffic goes where the default route goes; a member of a bond is no interface to bind to."""
     name = "NCCL_SOCKET_IFNAME"
     masters = {device.master for device in node.netdevs if device.master}
-    routed = [d.name for d in node.netdevs if d.default_route and _NAME.match(d.name)]
+    routed = [d.name for d in node.netdevs if d.default_route and _is_plain(d.name)]
     top = [n for n in routed if n in masters] or routed
     if not top:
         return _left_out(name, "the interface of the default route is not known")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 
 from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
@@ -11,6 +10,10 @@ from gpu_topo.model.reading import known
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import is_up, line_rate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DIGITS = 16
 

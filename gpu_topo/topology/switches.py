@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.node import BRIDGE, Device, Part, Switch
 from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, Function
 from gpu_topo.topology.tree import parent_of, port_type
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Set
 
 _Marks = tuple[tuple[int, int], ...]
 
