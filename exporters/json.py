@@ -2,97 +2,85 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
-
+from gpu_topo.exporters.json_values import encode, string
 from gpu_topo.exporters.view import listed_devices, nvlink_totals, port_max_gbps
-from gpu_topo.model.finding import Finding, Report
-from gpu_topo.model.host import Platform, Port
-from gpu_topo.model.node import Device, Gpu, Link, Node, Switch
-from gpu_topo.model.reading import Unknown, known
-from gpu_topo.model.structure import GpuPlacement, Near, Path
+from gpu_topo.model.cached import Answers
+from gpu_topo.model.reading import EMPTY, Unknown, known
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.paths import all_paths
 from gpu_topo.topology.placement import placement
 from gpu_topo.topology.roles import role
 
-SCHEMA = "gpu-topo/report/1"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
-Row = dict[str, Any]
+    from gpu_topo.model.finding import Finding, Report, Unassessed
+    from gpu_topo.model.gpu import AcceleratorLink, NvLink
+    from gpu_topo.model.host import Platform, Port
+    from gpu_topo.model.node import Device, Gpu, Link, Switch
+    from gpu_topo.model.structure import GpuPlacement, Near, Path
+
+SCHEMA = "gpu-topo/report/1"
 
 
 def render(report: Report) -> str:
     """The report as one JSON object, each of its rows on a line of its own, so that grep and diff work on it."""
-    encode = json.JSONEncoder(allow_nan=False).encode
-    fields = []
-    for key, value in document(report).items():
-        if isinstance(value, list) and value:
-            rows = ",\n  ".join([encode(row) for row in value])
-            fields.append(f'"{key}": [\n  {rows}\n]')
-        else:
-            fields.append(f'"{key}": {encode(value)}')
-    return "{" + ",\n".join(fields) + "}\n"
-
-
-def document(report: Report) -> Row:
-    """The report as plain values, before encoding."""
     node = report.node
     joined = interconnect(node)
     placed = placement(node, report.role_overrides)
-    return {
-        "schema": SCHEMA,
-        "version": report.version,
-        "generated_at": report.generated_at,
-        "verdict": report.verdict,
-        "node": _platform(node.platform),
-        "sources": [
-            {"name": s.name, "status": s.status, "detail": s.detail, "seconds": _number(s.seconds, 4)}
+    ratio, scale_out = _number(placed.nic_to_gpu_ratio), _number(placed.scale_out_gbs_per_gpu)
+    rows = _Rows(report)
+    fields = {
+        "schema": encode(SCHEMA),
+        "version": encode(report.version),
+        "generated_at": encode(report.generated_at),
+        "verdict": encode(report.verdict),
+        "node": encode(_platform(node.platform)),
+        "sources": _lines(
+            encode({"name": s.name, "status": s.status, "detail": s.detail, "seconds": _number(s.seconds, 4)})
             for s in node.sources
-        ],
-        "unread": dict(node.unread),
-        "devices": [_device(device) for device in listed_devices(report)],
-        "gpus": [_gpu(gpu) for gpu in node.gpus],
-        "accelerator_links": [
+        ),
+        "unread": encode(dict(node.unread)),
+        "devices": _lines(map(rows.device, listed_devices(report))),
+        "gpus": _lines(map(rows.gpu, node.gpus)),
+        "accelerator_links": _lines(map(rows.accelerator_link, node.accelerator_links)),
+        "interconnect": encode(
             {
-                "kind": link.kind,
-                "a": link.a,
-                "b": link.b,
-                "links": known(link.links),
-                "state": link.state,
-                "gbs": _number(known(link.gbs)),
+                "shape": joined.shape,
+                "islands": joined.islands,
+                "max_tensor_parallel": joined.max_tensor_parallel,
+                "reason": joined.reason or None,
             }
-            for link in node.accelerator_links
-        ],
-        "interconnect": {
-            "shape": joined.shape,
-            "islands": joined.islands,
-            "max_tensor_parallel": joined.max_tensor_parallel,
-            "reason": joined.reason or None,
-        },
-        "ports": [_port(node, port, report.role_overrides) for port in node.ports],
-        "switches": [_switch(switch) for switch in node.switches.values()],
-        "paths": [_path(path) for path in all_paths(node, report.all_paths)],
-        "placement": [
-            _gpu_placement(row, placed.nic_to_gpu_ratio, placed.scale_out_gbs_per_gpu) for row in placed.gpus
-        ],
-        "advice": {
-            "summary": placed.summary or None,
-            "nic_to_gpu_ratio": _number(placed.nic_to_gpu_ratio),
-            "scale_out_gbs_per_gpu": _number(placed.scale_out_gbs_per_gpu),
-            "settings": [{"line": setting.line, "reason": setting.reason} for setting in placed.settings],
-        },
-        "findings": [_finding(finding) for finding in report.findings],
-        "unassessed": [
-            {"code": u.code, "subject": u.subject, "reason": u.reason, "cause": u.cause} for u in report.unassessed
-        ],
-        "notes": report.notes,
+        ),
+        "ports": _lines(map(rows.port, node.ports)),
+        "switches": _lines(map(rows.switch, node.switches.values())),
+        "paths": _lines(map(rows.path, all_paths(node, report.all_paths))),
+        "placement": _lines(rows.placement(row, ratio, scale_out) for row in placed.gpus),
+        "advice": encode(
+            {
+                "summary": placed.summary or None,
+                "nic_to_gpu_ratio": ratio,
+                "scale_out_gbs_per_gpu": scale_out,
+                "settings": [{"line": setting.line, "reason": setting.reason} for setting in placed.settings],
+            }
+        ),
+        "findings": _lines(map(rows.finding, report.findings)),
+        "unassessed": _lines(map(rows.unassessed, report.unassessed)),
+        "notes": encode(report.notes),
     }
+    return "{" + ",\n".join([f'"{name}": {text}' for name, text in fields.items()]) + "}\n"
+
+
+def _lines(rows: Iterable[str]) -> str:
+    text = ",\n  ".join(rows)
+    return f"[\n  {text}\n]" if text else "[]"
 
 
 def _number(value: float | None, digits: int = 3) -> float | int | None:
     """A number a person can read: rounded, whole numbers without a fraction, null where it is none."""
-    if value is None or value != value or value in (float("inf"), float("-inf")):
+    if value is None or value - value != 0.0:
         return None
     rounded = round(value, digits)
     return int(rounded) if rounded == int(rounded) else rounded
@@ -106,20 +94,16 @@ def plain(value: object) -> Any:
         return _number(value)
     if isinstance(value, Unknown):
         return None
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, type(EMPTY))):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted((plain(item) for item in value), key=str)
-    if isinstance(value, Sequence):
+    if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return str(value)
 
 
-def _hex(number: int | None) -> str | None:
-    return None if number is None else f"{number:04x}"
-
-
-def _platform(platform: Platform) -> Row:
+def _platform(platform: Platform) -> dict[str, Any]:
     numa = known(platform.numa)
     return {
         "hostname": known(platform.hostname),
@@ -132,162 +116,165 @@ def _platform(platform: Platform) -> Row:
     }
 
 
-def _link(link: Link | None) -> Row | None:
-    if link is None:
-        return None
-    gbs, expected_gbs = link.gbs, link.expected_gbs
-    return {
-        "speed_gts": known(link.speed_gts),
-        "width": known(link.width),
-        "max_speed_gts": known(link.max_speed_gts),
-        "max_width": known(link.max_width),
-        "port": link.port,
-        "port_max_speed_gts": known(link.port_max_speed_gts),
-        "port_max_width": known(link.port_max_width),
-        "expected_speed_gts": link.expected_speed_gts,
-        "expected_width": link.expected_width,
-        "gbs": None if gbs is None else round(gbs, 3),
-        "expected_gbs": None if expected_gbs is None else round(expected_gbs, 3),
-    }
+class _Rows:
+    """Writes the rows of one report. The same few names, addresses and figures stand in most: each is written once."""
 
+    def __init__(self, report: Report) -> None:
+        self._node, self._roles = report.node, report.role_overrides
+        # One for each kind of value, since 1, 1.0 and True are one and the same key.
+        self._text = Answers(lambda text: string(text) if isinstance(text, str) else "null")
+        self._whole = Answers(lambda number: encode(known(number)))
+        self._speed = Answers(lambda gts: encode(known(gts)))
+        self._gbs = Answers(lambda gbs: "null" if gbs is None else encode(round(gbs, 3)))
+        self._figure = Answers(lambda number: encode(_number(known(number))))
+        self._id = Answers(lambda number: "null" if number is None else f'"{number:04x}"')
+        self._truth = {True: "true", False: "false"}
 
-def _device(device: Device) -> Row:
-    function = device.function
-    return {
-        "address": device.address,
-        "kind": device.kind,
-        "name": device.name or None,
-        "vendor_id": _hex(function.vendor_id),
-        "device_id": _hex(function.device_id),
-        "driver": known(function.driver),
-        "numa_node": known(function.numa_node),
-        "parent": known(function.parent),
-        "path": device.path or (device.address,),
-        "switch": device.switch,
-        "slot": function.slot,
-        "virtual_function": function.virtual_function,
-        "bottleneck": device.bottleneck,
-        "link": _link(device.link),
-    }
+    def _texts(self, texts: Iterable[str]) -> str:
+        return "[" + ", ".join(map(self._text.__getitem__, texts)) + "]"
 
+    def device(self, device: Device) -> str:
+        text, function = self._text, device.function
+        return (
+            f'{{"address": {text[device.address]}, "kind": {text[device.kind]}, "name": {text[device.name or None]}, '
+            f'"vendor_id": {self._id[function.vendor_id]}, "device_id": {self._id[function.device_id]}, '
+            f'"driver": {text[function.driver]}, "numa_node": {self._whole[function.numa_node]}, '
+            f'"parent": {text[function.parent]}, "path": {self._texts(device.path or (device.address,))}, '
+            f'"switch": {text[device.switch]}, "slot": {text[function.slot]}, '
+            f'"virtual_function": {self._truth[function.virtual_function]}, '
+            f'"bottleneck": {text[device.bottleneck]}, "link": {self.link(device.link)}}}'
+        )
 
-def _gpu(gpu: Gpu) -> Row:
-    totals = nvlink_totals(gpu)
-    links = known(gpu.nvlinks)
-    fabric = known(gpu.fabric)
-    pstate = known(gpu.pstate)
-    return {
-        "address": gpu.address,
-        "index": gpu.ordinal,
-        "uuid": known(gpu.uuid),
-        "model": known(gpu.model),
-        "architecture": known(gpu.architecture),
-        "pstate": None if pstate is None else f"P{pstate}",
-        "utilization": known(gpu.utilization),
-        "busy": gpu.busy,
-        "mig": known(gpu.mig),
-        "partitions": known(gpu.partitions),
-        "lost": gpu.lost,
-        "replays": known(gpu.replays),
-        "driver_link": _link(gpu.driver_link),
-        "nvlink": {
-            "links_total": totals.total,
-            "links_active": totals.active,
-            "version": totals.version,
-            "gbs": _number(totals.gbs, 4),
-            "links": None
-            if links is None
-            else [
-                {
-                    "index": link.number,
-                    "state": link.state,
-                    "remote_kind": link.remote_kind,
-                    "remote": link.remote,
-                }
-                for link in links
-            ],
-        },
-        "fabric": {
-            "state": known(fabric.state) if fabric else None,
-            "status": known(fabric.status) if fabric else None,
-            "clique": known(fabric.clique) if fabric else None,
-            "health": dict(fabric.health) if fabric else {},
-        },
-    }
+    def link(self, link: Link | None) -> str:
+        if link is None:
+            return "null"
+        speed, whole = self._speed, self._whole
+        return (
+            f'{{"speed_gts": {speed[link.speed_gts]}, "width": {whole[link.width]}, '
+            f'"max_speed_gts": {speed[link.max_speed_gts]}, "max_width": {whole[link.max_width]}, '
+            f'"port": {self._text[link.port]}, "port_max_speed_gts": {speed[link.port_max_speed_gts]}, '
+            f'"port_max_width": {whole[link.port_max_width]}, "expected_speed_gts": {speed[link.expected_speed_gts]}, '
+            f'"expected_width": {whole[link.expected_width]}, "gbs": {self._gbs[link.gbs]}, '
+            f'"expected_gbs": {self._gbs[link.expected_gbs]}}}'
+        )
 
+    def gpu(self, gpu: Gpu) -> str:
+        totals = nvlink_totals(gpu)
+        links = known(gpu.nvlinks)
+        fabric = known(gpu.fabric)
+        pstate = known(gpu.pstate)
+        told = encode(
+            {
+                "address": gpu.address,
+                "index": gpu.ordinal,
+                "uuid": known(gpu.uuid),
+                "model": known(gpu.model),
+                "architecture": known(gpu.architecture),
+                "pstate": None if pstate is None else f"P{pstate}",
+                "utilization": known(gpu.utilization),
+                "busy": gpu.busy,
+                "mig": known(gpu.mig),
+                "partitions": known(gpu.partitions),
+                "lost": gpu.lost,
+                "replays": known(gpu.replays),
+            }
+        )
+        nvlink = encode(
+            {
+                "links_total": totals.total,
+                "links_active": totals.active,
+                "version": totals.version,
+                "gbs": _number(totals.gbs, 4),
+            }
+        )
+        listed = "null" if links is None else f"[{', '.join(map(self.nvlink, links))}]"
+        health = encode(
+            {
+                "state": known(fabric.state) if fabric else None,
+                "status": known(fabric.status) if fabric else None,
+                "clique": known(fabric.clique) if fabric else None,
+                "health": dict(fabric.health) if fabric else {},
+            }
+        )
+        return (
+            f'{told[:-1]}, "driver_link": {self.link(gpu.driver_link)}, '
+            f'"nvlink": {nvlink[:-1]}, "links": {listed}}}, "fabric": {health}}}'
+        )
 
-def _port(node: Node, port: Port, roles: Mapping[str, str]) -> Row:
-    return {
-        "device": port.device,
-        "port": port.port,
-        "address": known(port.address),
-        "netdev": known(port.netdev),
-        "link_layer": known(port.link_layer),
-        "transport": port.transport,
-        "state": known(port.state),
-        "phys_state": known(port.phys_state),
-        "rate_gbps": _number(known(port.rate_gbps)),
-        "lanes": known(port.lanes),
-        "speed": known(port.speed),
-        "max_rate_gbps": _number(port_max_gbps(node, port)),
-        "role": role(node, port, roles),
-        "firmware": known(port.firmware),
-        "board_id": known(port.board_id),
-        "bond": port.bond,
-        "virtual_function": port.virtual_function,
-    }
+    def nvlink(self, link: NvLink) -> str:
+        text = self._text
+        return (
+            f'{{"index": {self._whole[link.number]}, "state": {text[link.state]}, '
+            f'"remote_kind": {text[link.remote_kind]}, "remote": {text[link.remote]}}}'
+        )
 
+    def accelerator_link(self, link: AcceleratorLink) -> str:
+        text = self._text
+        return (
+            f'{{"kind": {text[link.kind]}, "a": {text[link.a]}, "b": {text[link.b]}, '
+            f'"links": {self._whole[link.links]}, "state": {text[link.state]}, "gbs": {self._figure[link.gbs]}}}'
+        )
 
-def _switch(switch: Switch) -> Row:
-    return {
-        "id": switch.id,
-        "name": switch.name,
-        "ports": switch.ports,
-        "uplink": _link(switch.uplink),
-        "downstream": switch.downstream,
-        "downstream_gbs": _number(switch.downstream_gbs),
-        "oversubscription": _number(switch.oversubscription),
-    }
+    def port(self, port: Port) -> str:
+        text, whole, figure, node = self._text, self._whole, self._figure, self._node
+        return (
+            f'{{"device": {text[port.device]}, "port": {whole[port.port]}, "address": {text[port.address]}, '
+            f'"netdev": {text[port.netdev]}, "link_layer": {text[port.link_layer]}, '
+            f'"transport": {text[port.transport]}, "state": {text[port.state]}, "phys_state": {text[port.phys_state]}, '
+            f'"rate_gbps": {figure[port.rate_gbps]}, "lanes": {whole[port.lanes]}, "speed": {text[port.speed]}, '
+            f'"max_rate_gbps": {figure[port_max_gbps(node, port)]}, "role": {text[role(node, port, self._roles)]}, '
+            f'"firmware": {text[port.firmware]}, "board_id": {text[port.board_id]}, "bond": {text[port.bond]}, '
+            f'"virtual_function": {self._truth[port.virtual_function]}}}'
+        )
 
+    def switch(self, switch: Switch) -> str:
+        text, figure = self._text, self._figure
+        return (
+            f'{{"id": {text[switch.id]}, "name": {text[switch.name]}, "ports": {self._texts(switch.ports)}, '
+            f'"uplink": {self.link(switch.uplink)}, "downstream": {self._texts(switch.downstream)}, '
+            f'"downstream_gbs": {figure[switch.downstream_gbs]}, '
+            f'"oversubscription": {figure[switch.oversubscription]}}}'
+        )
 
-def _path(path: Path) -> Row:
-    return {"a": path.a, "b": path.b, "kind": path.kind, "gbs": _number(path.gbs), "via": path.via}
+    def path(self, path: Path) -> str:
+        text = self._text
+        return (
+            f'{{"a": {text[path.a]}, "b": {text[path.b]}, "kind": {text[path.kind]}, '
+            f'"gbs": {self._figure[path.gbs]}, "via": {self._texts(path.via)}}}'
+        )
 
+    def placement(self, row: GpuPlacement, ratio: float | None, scale_out: float | None) -> str:
+        """One GPU's row. The two figures of the node stand in each row, so that a row can be used alone."""
+        return (
+            f'{{"gpu": {self._text[row.gpu]}, "numa_node": {self._whole[row.numa_node]}, '
+            f'"cpus": {self._text[row.cpus]}, "nics": [{", ".join(map(self.near, row.nics))}], '
+            f'"storage": [{", ".join(map(self.near, row.storage))}], '
+            f'"nic_to_gpu_ratio": {encode(ratio)}, "scale_out_gbs_per_gpu": {encode(scale_out)}}}'
+        )
 
-def _near(near: Near) -> Row:
-    return {"address": near.address, "name": near.name, "kind": near.kind, "gbs": _number(near.gbs)}
+    def near(self, near: Near) -> str:
+        text = self._text
+        return (
+            f'{{"address": {text[near.address]}, "name": {text[near.name]}, "kind": {text[near.kind]}, '
+            f'"gbs": {self._figure[near.gbs]}}}'
+        )
 
+    def finding(self, finding: Finding) -> str:
+        text, accepted = self._text, finding.accepted
+        decided = accepted and {"by": accepted.by, "reason": accepted.reason, "until": accepted.until}
+        return (
+            f'{{"code": {text[finding.code]}, "severity": {text[finding.severity]}, '
+            f'"subject": {text[finding.subject]}, "related": {self._texts(finding.related)}, '
+            f'"summary": {text[finding.summary]}, "observed": {encode(plain(finding.observed))}, '
+            f'"expected": {encode(plain(finding.expected))}, "basis": {text[finding.basis]}, '
+            f'"lost_gbs": {self._figure[finding.lost_gbs]}, "impact": {text[finding.impact]}, '
+            f'"remedy": {self._texts(finding.remedy)}, "verify": {text[finding.verify]}, '
+            f'"accepted": {encode(decided)}, "since": {encode(finding.since)}}}'
+        )
 
-def _gpu_placement(row: GpuPlacement, ratio: float | None, scale_out: float | None) -> Row:
-    """One GPU's row. The two figures of the node stand in each row, so that a row can be used alone."""
-    return {
-        "gpu": row.gpu,
-        "numa_node": row.numa_node,
-        "cpus": row.cpus,
-        "nics": [_near(near) for near in row.nics],
-        "storage": [_near(near) for near in row.storage],
-        "nic_to_gpu_ratio": _number(ratio),
-        "scale_out_gbs_per_gpu": _number(scale_out),
-    }
-
-
-def _finding(finding: Finding) -> Row:
-    accepted = finding.accepted
-    return {
-        "code": finding.code,
-        "severity": finding.severity,
-        "subject": finding.subject,
-        "related": finding.related,
-        "summary": finding.summary,
-        "observed": plain(finding.observed),
-        "expected": plain(finding.expected),
-        "basis": finding.basis,
-        "lost_gbs": _number(finding.lost_gbs),
-        "impact": finding.impact,
-        "remedy": finding.remedy,
-        "verify": finding.verify,
-        "accepted": None
-        if accepted is None
-        else {"by": accepted.by, "reason": accepted.reason, "until": accepted.until},
-        "since": finding.since,
-    }
+    def unassessed(self, item: Unassessed) -> str:
+        text = self._text
+        return (
+            f'{{"code": {text[item.code]}, "subject": {text[item.subject]}, "reason": {text[item.reason]}, '
+            f'"cause": {text[item.cause]}}}'
+        )
