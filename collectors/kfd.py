@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.collectors.sysfs import Tally, missing, too_late
@@ -12,6 +11,10 @@ from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, DriverGpu
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import Reading
 from gpu_topo.source import Dir, Refusal, Source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NAME = "kfd"
 ROOT = "/sys/class/kfd/kfd/topology/nodes"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf
 
 from gpu_topo.model.address import slot_of, sort_key
@@ -15,6 +14,10 @@ from gpu_topo.topology.bonds import Bonds, bonds
 from gpu_topo.topology.capacity import carries
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.tree import common_steps, is_complete, root_bus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_ENDPOINTS = 64  # beyond this only pairs below one host bridge are listed, unless everything is asked for
 
