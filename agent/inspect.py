@@ -35,14 +35,15 @@ def audit(
     past: Past = Past(),
     timeout: float = 10.0,
     samples: int = 1,
+    counters: bool = True,
 ) -> Report:
     """Audit a machine or a copy of one; all looks together wait at most `timeout` seconds for answers.
 
     samples: how often the driver is asked for load and link speed, a second apart, to tell idle from slow. A driver
-    that hangs is not asked again.
+    that hangs is not asked again. counters as in Context.
     """
     ends = time.monotonic() + timeout
-    facts = scan(source, timeout, policy.exclude)
+    facts = scan(source, timeout, policy.exclude, counters=counters)
     for _ in range(samples - 1 if source.live else 0):
         if any(fact.source.name == LOAD.name and fact.source.status == TIMEOUT for fact in facts):
             break

@@ -67,15 +67,15 @@ def source_of(args: Namespace) -> Source:
     return Live(args.root)
 
 
-def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past()) -> Report:
-    """The report on whatever the command line names."""
+def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past(), counters: bool = True) -> Report:
+    """The report on whatever the command line names; counters as in Context."""
     example = getattr(args, "example", False)
     if (args.root is not None) + bool(args.files) + example > 1:
         raise UserError("--root, --example and FILE cannot be combined", "give one of them")
     files = [EXAMPLE] if example else args.files
     if files:
         return conclude(facts_of_files(files, args.timeout, policy), policy, past)
-    report = audit(source_of(args), policy, past, args.timeout, args.samples)
+    report = audit(source_of(args), policy, past, args.timeout, args.samples, counters)
     if not report.node.devices and all(
         s.status in (ABSENT, DENIED) for s in report.node.sources if s.name != "platform"
     ):

@@ -69,15 +69,16 @@ def scan(
     timeout: float,
     exclude: frozenset[str] = frozenset(),
     collectors: Sequence[Collector] = COLLECTORS,
+    counters: bool = True,
 ) -> list[Facts]:
-    """The facts of all sources, in the order of `collectors`, within `timeout` seconds."""
+    """The facts of all sources, in the order of `collectors`, within `timeout` seconds; counters as in Context."""
     ends = time.monotonic() + timeout
     found = []
     worker = _Worker(source)
     try:
         for collector in collectors:
             limit = max(0.05, (ends - time.monotonic()) * _SHARE)
-            facts = worker.ask(collector, Context(time.monotonic() + limit * 0.9, exclude), limit)
+            facts = worker.ask(collector, Context(time.monotonic() + limit * 0.9, exclude, counters), limit)
             if facts is None:
                 worker.leave()
                 worker = _Worker(source)

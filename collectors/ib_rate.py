@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
-# A number, a unit, and in brackets lanes and the name of the lane speed: "400 Gb/sec (4X NDR)", "10 Gb/sec (4X)".
-_RATE = re.compile(r"\s*(\d{1,7}(?:\.\d{1,6})?)\s*([A-Za-z/]*)\s*(?:\(([^()]*)\))?")
-_LANES = re.compile(r"(\d{1,3})X\b")
-_SPEED = re.compile(r"[A-Z]+DR\d*")
 _UNITS = {"k": 1e-6, "m": 1e-3, "g": 1.0, "t": 1e3}  # Gb/s of one unit, by its first letter
-_NUMBER = re.compile(r"\A\s*(?:0x)?\d+\s*:")
-_CODE = re.compile(r"\(-?\d+\)\Z")
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/"
+_DIGITS = "0123456789"
+_LONGEST = 14  # characters of a number that could be a rate
 
 INFINIBAND = "infiniband"
 ROCE = "roce"
@@ -31,24 +26,35 @@ def parse_rate(text: str) -> tuple[float | None, int | None, str | None]:
     Nothing is looked up: names and widths of later generations pass through as they are. A port that is down, and
     a kernel older than its card, print placeholders ("10 Gb/sec (4X SDR)"), which are returned as read.
     """
-    match = _RATE.match(text)
-    if not match:
+    # "400 Gb/sec (4X NDR)", "10 Gb/sec (4X)", "25Gb/s": a number, a unit, and in brackets lanes and the lane's speed.
+    head, opened, bracket = text.partition("(")
+    words = head.split()
+    number = words[0].rstrip(_LETTERS) if words else ""
+    if not number.replace(".", "", 1).isdecimal() or len(number) > _LONGEST:
         return None, None, None
-    number, unit, bracket = match.groups()
-    factor = _UNITS.get(unit[:1].lower()) if unit else 1.0
+    unit = words[0][len(number) :] or (words[1] if len(words) > 1 else "")
+    factor = _UNITS.get(unit[0].lower()) if unit[:1].isalpha() else 1.0
     gbps = None if factor is None else round(float(number) * factor, 6)
     if gbps == 0:
         gbps = None  # no port runs at 0 Gb/s: the driver has no figure
-    if not bracket:
-        return gbps, None, None
-    lanes = _LANES.search(bracket.upper())
-    speed = _SPEED.search(bracket.upper())
-    return gbps, int(lanes.group(1)) or None if lanes else None, speed.group() if speed else None
+    lanes: int | None = None
+    speed: str | None = None
+    for word in bracket.partition(")")[0].upper().split() if opened else ():
+        if word[-1] == "X" and word[:-1].isdecimal() and len(word) < 5:
+            lanes = int(word[:-1]) or None
+        elif len(name := word.rstrip(_DIGITS)) > 2 and name.endswith("DR"):
+            speed = word
+    return gbps, lanes, speed
 
 
 def parse_state(text: str) -> str | None:
     """The name in "4: ACTIVE", "5: LinkUp", "PORT_ACTIVE (4)" or "Active"; None where there is none."""
-    name = _CODE.sub("", _NUMBER.sub("", text).strip()).strip()
+    number, colon, rest = text.partition(":")
+    name = (rest if colon and number.strip().removeprefix("0x").isdecimal() else text).strip()
+    if name.endswith(")"):
+        before, _, code = name[:-1].rpartition("(")
+        if code.removeprefix("-").isdecimal():
+            name = before.strip()
     return name if name and not name.isdigit() and name.strip("<>").lower() not in ("unknown", "n/a") else None
 
 

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpu_topo.collectors.context import Context
-from gpu_topo.collectors.ib_rate import is_software, parse_rate, parse_state, port_state, transport
-from gpu_topo.collectors.sysfs import Tally, is_virtual, last_part, missing, pci_address, shares_a_port, too_late
+from gpu_topo.collectors.ib_rate import (
+    INFINIBAND,
+    SOFTWARE,
+    is_software,
+    parse_rate,
+    parse_state,
+    port_state,
+    transport,
+)
+from gpu_topo.collectors.sysfs import (
+    Tally,
+    is_virtual,
+    last_part,
+    missing,
+    open_class,
+    pci_address,
+    shares_a_port,
+    too_late,
+)
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.host import Port
 from gpu_topo.model.reading import MALFORMED, NO_DATA, Reading, Unknown, known
-from gpu_topo.source import NOT_THERE, Answer, Dir, Refusal, Source
+from gpu_topo.model.record import NamedTuple
+from gpu_topo.source import ABSENT, Answer, Dir, Refusal, Source
 
 NAME = "rdma"
 ROOT = "/sys/class/infiniband"
 _FUNCTIONS = "/sys/bus/pci/devices"
+_INTERFACES = "/sys/class/net"
+_LINKS_FOR_A_LISTING = 8
 
 # Counters that tell of a bad link, cable or remote end. Each read is a firmware command on real cards, so the fifty
 # traffic and congestion counters of a port stay unread. Names: Documentation/ABI/stable/sysfs-class-infiniband.
@@ -30,26 +51,30 @@ COUNTERS = (
 )
 # The same for Ethernet, where drivers/infiniband/hw/mlx5/counters.c counts instead.
 HW_COUNTERS = ("rx_icrc_encapsulated", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
-# The GID table has up to a thousand rows and unused ones answer EINVAL: the types in use show in the first few.
-_GID_ROWS = 4
+# Those that a rule looks at; of the others only growth and metrics tell.
+_JUDGED_FRAMES = HW_COUNTERS[:1]
+_JUDGED = frozenset((*COUNTERS[:6], *_JUDGED_FRAMES))
+# What nearly every port says, without a parser.
+_STATES = {b"4: ACTIVE\n": "ACTIVE", b"1: DOWN\n": "DOWN"}
+_PHYS_STATES = {b"5: LinkUp\n": "LinkUp", b"3: Disabled\n": "Disabled", b"2: Polling\n": "Polling"}
+_LAYERS = {b"InfiniBand\n": "InfiniBand", b"Ethernet\n": "Ethernet"}
 # ConnectX-7, the bridge through which HGX B200 and B300 boards manage their NVSwitches, and where its product data
 # says so (SMDL=SW_MNG). Product data is slow to read, so it is asked once for each kind of board.
 _MANAGER_TYPES = ("MT4129",)
 _MANAGER_MARK = b"SW_MNG"
 _PRODUCT_DATA_BYTES = 512
+_PREFIX = len("fe80:0000:0000:0000")
 
 
 def collect(source: Source, context: Context) -> Facts:
     """Every port of every RDMA device. Virtual functions beside their physical function are not opened at all."""
     started = time.monotonic()
-    names = source.list(ROOT)
-    if isinstance(names, Refusal):
-        return Facts(missing(NAME, ROOT, names, started))
-    entries = source.dir(ROOT)
-    if isinstance(entries, Refusal):
-        return Facts(missing(NAME, ROOT, entries, started))
+    opened = open_class(source, ROOT)
+    if isinstance(opened, Refusal):
+        return Facts(missing(NAME, ROOT, opened, started))
+    entries, names = opened
     tally = Tally()
-    scan = _Scan(source, context, tally)
+    scan = _Scan(source, context, tally, len(names))
     ports: list[Port] = []
     late = False
     with entries:
@@ -69,16 +94,39 @@ def _natural(name: str) -> tuple[str, int]:
     return letters, int(name[len(letters) :] or 0)
 
 
+class _Device(NamedTuple):
+    """What the ports of one device share."""
+
+    name: str
+    address: str | None
+    virtual: bool  # without hardware
+    firmware: Reading[str]
+    board_id: Reading[str]
+    hca_type: Reading[str]
+    ports: int
+
+
 class _Scan:
     """One walk over the class: what every device needs is opened once."""
 
-    def __init__(self, source: Source, context: Context, tally: Tally) -> None:
+    def __init__(self, source: Source, context: Context, tally: Tally, devices: int) -> None:
         self._source = source
+        self._devices = devices
+        self._by_function: dict[str, list[str]] | None = None
         self._exclude = context.exclude
         self._tally = tally
         self._functions = source.dir(_FUNCTIONS)
         self._managers: dict[str, bool] = {}
         self._may_have_managers: bool | None = None
+        self._rates: dict[bytes, tuple[Reading[float], Reading[int], Reading[str]]] = {}
+        self._counters = [
+            (name, f"{folder}/{name}")
+            for folder, names in (("counters", COUNTERS), ("hw_counters", HW_COUNTERS))
+            for name in names
+            if context.counters or name in _JUDGED
+        ]
+        # What the hardware counts of Ethernet frames stays zero on InfiniBand: only metrics show it.
+        self._of_infiniband = self._counters if context.counters else self._counters[: -len(_JUDGED_FRAMES)]
 
     def close(self) -> None:
         if not isinstance(self._functions, Refusal):
@@ -94,56 +142,189 @@ class _Scan:
         if isinstance(folder, Refusal):
             self._tally.text(folder, name)
             return []
-        function = self._source.dir(f"{_FUNCTIONS}/{address}") if address else NOT_THERE
         with folder:
-            ports = self._ports(folder, function, name, address, is_virtual(target))
-        if not isinstance(function, Refusal):
-            function.close()
-        return ports
+            text = self._tally.text
+            ports = self._port_numbers(folder, name)
+            device = _Device(
+                name,
+                address,
+                is_virtual(target),
+                text(folder.read("fw_ver"), "fw_ver"),
+                text(folder.read("board_id"), "board_id"),
+                text(folder.read("hca_type"), "hca_type"),
+                len(ports),
+            )
+            return [
+                self._port(folder, device, number, layer)
+                for number, layer in ports.items()
+                if f"{name}/{number}" not in self._exclude
+            ]
 
-    def _ports(self, folder: Dir, function: Dir | Refusal, name: str, address: str | None, virtual: bool) -> list[Port]:
-        text = self._tally.text
+    def _port_numbers(self, folder: Dir, name: str) -> dict[int, Answer | None]:
+        """The ports, with their link layers where those were read.
+
+        The kernel numbers ports from 1, so that the first link layer that is not there ends them, for a tenth of the
+        system calls of a listing.
+        """
+        found: dict[int, Answer | None] = {}
+        if not self._exclude:  # else one of them may not be opened
+            answer = folder.read("ports/1/link_layer")
+            while not isinstance(answer, Refusal):
+                found[len(found) + 1] = answer
+                answer = folder.read(f"ports/{len(found) + 1}/link_layer")
+            if found and answer.why == ABSENT:
+                return found
         numbers = folder.list("ports")
         if isinstance(numbers, Refusal):
             self._tally.text(numbers, "ports")
-            return []
-        driver = None if isinstance(function, Refusal) else last_part(function.link("driver"))
-        node_type = text(folder.read("node_type"), "node_type")
-        device = Port(
-            device=name,
-            port=0,
-            address=address,
-            firmware=text(folder.read("fw_ver"), "fw_ver"),
-            board_id=text(folder.read("board_id"), "board_id"),
-            hca_type=text(folder.read("hca_type"), "hca_type"),
-            node_type=parse_state(node_type) if isinstance(node_type, str) else node_type,
-            driver=driver,
-            software=virtual or is_software(name, driver),
-        )
-        ports = []
-        for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 6):
-            if f"{name}/{number}" not in self._exclude:
-                port = _state(folder, device._replace(port=number), self._tally)
-                netdev, bond = _netdev(folder, function, port, len(numbers))
-                if bond is None and "_bond_" in name:
-                    bond = name
-                management = self._manages_switches(function, port)
-                ports.append(port._replace(netdev=netdev, bond=bond, management=management))
-        return ports
+            return {}
+        return {number: found.get(number) for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 6)}
 
-    def _manages_switches(self, function: Dir | Refusal, port: Port) -> bool:
+    def _port(self, folder: Dir, device: _Device, number: int, layer: Answer | None) -> Port:
+        """The port with its state, rate, identity in the subnet and error counters."""
+        text = self._tally.text
+        base = f"ports/{number}"
+        answer = layer or folder.read(f"{base}/link_layer")
+        link_layer = _usual(_LAYERS, answer) or text(answer, "link_layer")
+        infiniband = link_layer == "InfiniBand"
+        software, spoken = self._transport(folder, device, known(link_layer))
+        gbps, lanes, speed = self._rate(folder.read(f"{base}/rate"))
+        answer = folder.read(f"{base}/state")
+        state = _usual(_STATES, answer) or _named(text(answer, "state"), "state", port_state)
+        answer = folder.read(f"{base}/phys_state")
+        phys_state = _usual(_PHYS_STATES, answer) or _named(text(answer, "phys_state"), "phys_state", parse_state)
+        netdev, bond = self._netdev(folder, device, number, software)
+        return Port(
+            device=device.name,
+            port=number,
+            address=device.address,
+            netdev=netdev,
+            link_layer=Unknown(NO_DATA, "link_layer") if link_layer in ("Unknown", "Unspecified") else link_layer,
+            transport=spoken,
+            state=state,
+            phys_state=phys_state,
+            rate_gbps=gbps,
+            lanes=lanes,
+            speed=speed,
+            # Asked of a port that waits for its subnet manager; of all others nothing wants to know it.
+            sm_lid=self._tally.number(folder.read(f"{base}/sm_lid"), "sm_lid") if state in ("INIT", "ARMED") else None,
+            subnet_prefix=_subnet(text(folder.read(f"{base}/gids/0"), "gids/0")) if infiniband else None,
+            firmware=device.firmware,
+            board_id=device.board_id,
+            hca_type=device.hca_type,
+            software=software,
+            management=infiniband and self._manages_switches(device),
+            bond=bond,
+            counters=self._errors(folder, base, self._of_infiniband if infiniband else self._counters),
+        )
+
+    def _transport(self, folder: Dir, device: _Device, layer: str | None) -> tuple[bool, str | None]:
+        """Whether the device is emulated, and what its port speaks. Driver and node type tell RoCE, iWARP and EFA
+        apart; InfiniBand tells by its link layer alone."""
+        if device.virtual or is_software(device.name):
+            return True, SOFTWARE
+        if layer == "InfiniBand":
+            return False, INFINIBAND
+        driver = None
+        if device.address and not isinstance(self._functions, Refusal):
+            driver = last_part(self._functions.link(f"{device.address}/driver"))
+        node = self._tally.text(folder.read("node_type"), "node_type")
+        return is_software(device.name, driver), transport(
+            device.name, layer, known(node), driver, known(device.hca_type)
+        )
+
+    def _rate(self, answer: Answer) -> tuple[Reading[float], Reading[int], Reading[str]]:
+        """Gb/s, lanes and name of the lane speed. Equal ports say the same, which is parsed once."""
+        if isinstance(answer, bytes) and answer in self._rates:
+            return self._rates[answer]
+        text = self._tally.text(answer, "rate")
+        if not isinstance(text, str):
+            return text, None, None
+        gbps, lanes, speed = parse_rate(text)
+        rate = Unknown(NO_DATA if text[0] == "0" else MALFORMED, "rate") if gbps is None else gbps, lanes, speed
+        if isinstance(answer, bytes):
+            self._rates[answer] = rate
+        return rate
+
+    def _netdev(self, folder: Dir, device: _Device, port: int, software: bool) -> tuple[str | None, str | None]:
+        """The network interface of a port, and the bond that it or the device is part of. Several interfaces (ports,
+        or representors of virtual functions) are told apart by the GID table, then by dev_port."""
+        bond = device.name if "_bond_" in device.name else None
+        names = self._interfaces(device.address) if device.address else ()
+        if len(names) == 1 and device.ports == 1:
+            netdev: str | None = names[0]
+        else:
+            netdev = _plain(folder.read(f"ports/{port}/gid_attrs/ndevs/0"))
+            if netdev is None and names:
+                netdev = self._by_dev_port(f"{_FUNCTIONS}/{device.address}", names, str(port - 1))
+            if netdev is None and software:
+                netdev = _plain(folder.read("parent"))
+        if netdev in names and not isinstance(self._functions, Refusal):
+            bond = last_part(self._functions.link(f"{device.address}/net/{netdev}/master")) or bond
+        return netdev, bond
+
+    def _interfaces(self, address: str) -> Sequence[str]:
+        """The network interfaces of a function itself, by name."""
+        if self._by_function is None:
+            self._by_function = self._walk_interfaces()
+        if self._by_function:
+            return self._by_function.get(address, ())
+        listing = self._source.list(f"{_FUNCTIONS}/{address}/net")
+        return () if isinstance(listing, Refusal) else listing
+
+    def _walk_interfaces(self) -> dict[str, list[str]]:
+        """The interfaces of every function by its address, from the links of their class: a link is one system call
+        and a listing ten. Empty where that is no gain, as beside the hundreds of interfaces of containers."""
+        opened = open_class(self._source, _INTERFACES)
+        if isinstance(opened, Refusal):
+            return {}
+        entries, names = opened
+        found: dict[str, list[str]] = {}
+        with entries:
+            for name in names if len(names) <= _LINKS_FOR_A_LISTING * self._devices else ():
+                target = entries.link(name)
+                parts = () if isinstance(target, Refusal) else target.split("/")
+                if len(parts) > 2 and parts[-2] == "net":  # below a subfunction it is not the function's own
+                    found.setdefault(parts[-3], []).append(name)
+        return found
+
+    def _by_dev_port(self, path: str, names: Iterable[str], wanted: str) -> str | None:
+        function = self._source.dir(path)
+        if isinstance(function, Refusal):
+            return None
+        with function:
+            return next((n for n in names if _plain(function.read(f"net/{n}/dev_port")) == wanted), None)
+
+    def _errors(self, folder: Dir, base: str, wanted: Iterable[tuple[str, str]]) -> dict[str, Reading[int]]:
+        """The error counters by file name, without those that this driver does not have."""
+        found: dict[str, Reading[int]] = {}
+        for name, path in wanted:
+            value = self._tally.number(folder.read(f"{base}/{path}"), name)
+            if value is not None:
+                found[name] = value
+        return found
+
+    def _manages_switches(self, device: _Device) -> bool:
         """Whether the product data marks this board as an NVSwitch manager. Only root may read it."""
-        board = known(port.board_id)
-        if isinstance(function, Refusal) or board is None or port.link_layer != "InfiniBand":
+        board = known(device.board_id)
+        if device.address is None or board is None or known(device.hca_type) not in _MANAGER_TYPES:
             return False
-        if known(port.hca_type) not in _MANAGER_TYPES or not self._could_have_managers():
+        if not self._could_have_managers():
             return False
         if board not in self._managers:
-            data = function.read_at("vpd", 0, _PRODUCT_DATA_BYTES)
-            if isinstance(data, Refusal):
-                self._tally.text(data, "vpd")
-            self._managers[board] = not isinstance(data, Refusal) and _MANAGER_MARK in data
+            self._managers[board] = _MANAGER_MARK in self._product_data(f"{_FUNCTIONS}/{device.address}")
         return self._managers[board]
+
+    def _product_data(self, path: str) -> bytes:
+        function = self._source.dir(path)
+        if isinstance(function, Refusal):
+            return b""
+        with function:
+            data = function.read_at("vpd", 0, _PRODUCT_DATA_BYTES)
+        if isinstance(data, Refusal):
+            self._tally.text(data, "vpd")
+            return b""
+        return data
 
     def _could_have_managers(self) -> bool:
         """Only boards with NVIDIA GPUs whose NVSwitches are not on PCI have such managers."""
@@ -155,23 +336,17 @@ class _Scan:
         return self._may_have_managers
 
 
-def _netdev(folder: Dir, function: Dir | Refusal, port: Port, ports: int) -> tuple[str | None, str | None]:
-    """The network interface of a port and its master. Several interfaces (ports, or representors of virtual
-    functions) are told apart by the GID table, then by dev_port."""
-    listing = NOT_THERE if isinstance(function, Refusal) else function.list("net")
-    names = () if isinstance(listing, Refusal) else listing
-    if len(names) == 1 and ports == 1:
-        netdev: str | None = names[0]
-    else:
-        netdev = _plain(folder.read(f"ports/{port.port}/gid_attrs/ndevs/0"))
-        if netdev is None and not isinstance(function, Refusal):
-            wanted = str(port.port - 1)
-            netdev = next((n for n in names if _plain(function.read(f"net/{n}/dev_port")) == wanted), None)
-        if netdev is None and port.software:
-            netdev = _plain(folder.read("parent"))
-    if netdev not in names or isinstance(function, Refusal):
-        return netdev, None
-    return netdev, last_part(function.link(f"net/{netdev}/master"))
+def _usual(words: Mapping[bytes, str], answer: Answer) -> str | None:
+    """The word of an answer that needs no parser."""
+    return None if isinstance(answer, Refusal) else words.get(answer)
+
+
+def _named(read: Reading[str], where: str, parse: Callable[[str], str | None]) -> Reading[str]:
+    """The name of a state: "4: ACTIVE"."""
+    if not isinstance(read, str):
+        return read
+    word = parse(read)
+    return Unknown(NO_DATA, where) if word is None else word
 
 
 def _plain(answer: Answer) -> str | None:
@@ -179,83 +354,8 @@ def _plain(answer: Answer) -> str | None:
     return None if isinstance(answer, Refusal) else answer.decode("utf-8", "replace").strip() or None
 
 
-def _state(device: Dir, port: Port, tally: Tally) -> Port:
-    """The port with its state, rate, identity in the subnet, GID types and error counters."""
-    base = f"ports/{port.port}"
-
-    def text(name: str) -> Reading[str]:
-        return tally.text(device.read(f"{base}/{name}"), name)
-
-    def named(name: str, read: Reading[str]) -> Reading[str]:
-        if not isinstance(read, str):
-            return read
-        word = port_state(read) if name == "state" else parse_state(read)
-        return Unknown(NO_DATA, name) if word is None else word
-
-    link_layer = text("link_layer")
-    layer = known(link_layer)
-    rate = text("rate")
-    gbps: Reading[float] = None
-    lanes: Reading[int] = None
-    speed: Reading[str] = None
-    if isinstance(rate, str):
-        gbps, lanes, speed = parse_rate(rate)
-        if gbps is None:
-            gbps = Unknown(NO_DATA if rate[:1] == "0" else MALFORMED, "rate")
-    elif rate is not None:
-        gbps = rate
-    infiniband = layer == "InfiniBand"
-    return port._replace(
-        link_layer=Unknown(NO_DATA, "link_layer") if layer in ("Unknown", "Unspecified") else link_layer,
-        transport=transport(port.device, layer, known(port.node_type), known(port.driver), known(port.hca_type))
-        if not port.software
-        else "software",
-        state=named("state", text("state")),
-        phys_state=named("phys_state", text("phys_state")),
-        rate_gbps=gbps,
-        lanes=lanes,
-        speed=speed,
-        lid=tally.number(device.read(f"{base}/lid"), "lid"),
-        sm_lid=tally.number(device.read(f"{base}/sm_lid"), "sm_lid"),
-        cap_mask=_hexadecimal(text("cap_mask"), tally),
-        subnet_prefix=_subnet(text("gids/0")) if infiniband else None,
-        gid_types=_gid_types(device, base) if layer == "Ethernet" else None,
-        counters=_counters(device, base, tally),
-    )
-
-
-def _hexadecimal(text: Reading[str], tally: Tally) -> Reading[int]:
-    """cap_mask, which the kernel prints as 0x%08x."""
-    if not isinstance(text, str):
-        return text
-    try:
-        return int(text, 16)
-    except ValueError:
-        tally.note(MALFORMED, "cap_mask")
-        return Unknown(MALFORMED, "cap_mask")
-
-
 def _subnet(gid: Reading[str]) -> Reading[str]:
     """The first half of a GID: fe80:0000:0000:0000 where the subnet manager gave none of its own."""
     if not isinstance(gid, str):
         return gid
-    groups = gid.split(":")
-    return ":".join(groups[:4]) if len(groups) == 8 else Unknown(MALFORMED, "gids/0")
-
-
-def _gid_types(device: Dir, base: str) -> frozenset[str] | None:
-    """ "IB/RoCE v1", "RoCE v2": the types of the first rows. An unused row answers EINVAL, which says nothing."""
-    rows = (device.read(f"{base}/gid_attrs/types/{row}") for row in range(_GID_ROWS))
-    types = {row.decode("ascii", "replace").strip() for row in rows if not isinstance(row, Refusal)}
-    return frozenset(types - {""}) or None
-
-
-def _counters(device: Dir, base: str, tally: Tally) -> dict[str, Reading[int]]:
-    """The error counters by file name, without those that this driver does not have."""
-    found: dict[str, Reading[int]] = {}
-    for folder, names in (("counters", COUNTERS), ("hw_counters", HW_COUNTERS)):
-        for name in names:
-            value = tally.number(device.read(f"{base}/{folder}/{name}"), name)
-            if value is not None:
-                found[name] = value
-    return found
+    return gid[:_PREFIX] if gid.count(":") == 7 and gid[_PREFIX : _PREFIX + 1] == ":" else Unknown(MALFORMED, "gids/0")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, TIMEOUT, SourceStatus
 from gpu_topo.model.reading import MALFORMED, NO_DATA, Reading, Unknown
 from gpu_topo.source import ABSENT as NOT_THERE
-from gpu_topo.source import Answer, Dir, Refusal, Target
+from gpu_topo.source import Answer, Dir, Refusal, Source, Target
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
-# A function inside a function that shares its port: mlx5 scalable functions and the like, on the auxiliary bus.
-_SUBFUNCTION = re.compile(r"\w+\.sf\.\d+\Z")
+_HEX = frozenset("0123456789abcdef")
 
 
 class Tally:
@@ -33,6 +30,11 @@ class Tally:
 
     def number(self, answer: Answer, where: str) -> Reading[int]:
         """A decimal or 0x number; what is no number is Unknown, and so is a counter that says N/A."""
+        if isinstance(answer, bytes):
+            try:
+                return int(answer)  # what nearly every attribute holds
+            except ValueError:
+                pass
         text = self.text(answer, where)
         if text is None or isinstance(text, Unknown):
             return text
@@ -60,6 +62,18 @@ class Tally:
         return SourceStatus(name, OK, detail, seconds)
 
 
+def open_class(source: Source, path: str) -> tuple[Dir, tuple[str, ...]] | Refusal:
+    """A class folder, for the caller to close, and the names in it."""
+    folder = source.dir(path)
+    if isinstance(folder, Refusal):
+        return folder
+    names = folder.list()
+    if isinstance(names, Refusal):
+        folder.close()
+        return names
+    return folder, names
+
+
 def missing(name: str, path: str, answer: Refusal, started: float) -> SourceStatus:
     """The status of a source whose folder cannot be opened: this machine has none, or it may not be read."""
     status = answer.why if answer.why in (ABSENT, DENIED) else FAILED
@@ -76,15 +90,25 @@ def pci_address(target: Target) -> str | None:
 
     What hangs from a USB controller is not that controller.
     """
-    if isinstance(target, Refusal):
-        return None
-    found = None
-    for part in target.split("/"):
-        if part[-2:-1] == "." and _ADDRESS.match(part.lower()):
-            found = part.lower()
-        elif found and part.startswith("usb"):
-            return None
-    return found
+    if isinstance(target, str):
+        for part in reversed(target.split("/")):
+            # The function nearest to the entry is its own; those before it are the bridges above.
+            if part[-8::3] == "::." and _is_address(part.lower()):
+                return part.lower()
+            if part.startswith("usb"):
+                return None
+    return None
+
+
+def _is_address(part: str) -> bool:
+    """0000:65:00.0, with a domain of 4 to 8 digits; its separators were looked at."""
+    return (
+        12 <= len(part) <= 16
+        and part[-1] in "01234567"
+        and _HEX.issuperset(part[:-8])
+        and _HEX.issuperset(part[-7:-5])
+        and _HEX.issuperset(part[-4:-2])
+    )
 
 
 def is_virtual(target: Target) -> bool:
@@ -99,9 +123,15 @@ def shares_a_port(target: Target, address: str | None, functions: Dir | Refusal)
     """
     if address is None or isinstance(target, Refusal):
         return False
-    if any(_SUBFUNCTION.match(part) for part in target.split("/")):
+    if ".sf." in target and any(_is_subfunction(part) for part in target.split("/")):
         return True
     return not isinstance(functions, Refusal) and isinstance(functions.link(f"{address}/physfn"), str)
+
+
+def _is_subfunction(part: str) -> bool:
+    """mlx5_core.sf.2: a function inside a function that shares its port, on the auxiliary bus."""
+    driver, mark, number = part.rpartition(".sf.")
+    return bool(driver and mark) and number.isdecimal()
 
 
 def last_part(target: Target) -> str | None:

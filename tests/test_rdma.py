@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_topo.agent.cli import main
+from gpu_topo.classifier.port_counters import CEILINGS, LINK_DOWNED
 from gpu_topo.collectors import rdma
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import Facts
@@ -46,9 +48,6 @@ def card(
         "phys_state": "5: LinkUp",
         "rate": "400 Gb/sec (4X NDR)",
         "link_layer": "InfiniBand",
-        "lid": "0x1f",
-        "sm_lid": "0x1",
-        "cap_mask": "0xa751e848",
         "gids/0": "fe80:0000:0000:0001:0c42:a103:001d:d12a",
         "counters/symbol_error": "0",
         "counters/link_downed": "3",
@@ -67,12 +66,11 @@ def test_an_ndr_port_is_read_whole() -> None:
     """State, rate, identity, subnet and counters of an InfiniBand port, and the function and driver behind it."""
     files = card() | {f"{PCI}/net/ib0/dev_port": b"0\n"}
     (port,) = collect(files).ports
-    assert (port.device, port.port, port.address, port.driver) == ("mlx5_0", 1, "0000:18:00.0", "mlx5_core")
+    assert (port.device, port.port, port.address) == ("mlx5_0", 1, "0000:18:00.0")
     assert (port.state, port.phys_state, port.rate_gbps, port.lanes, port.speed) == ("ACTIVE", "LinkUp", 400, 4, "NDR")
     assert (port.link_layer, port.transport, port.netdev) == ("InfiniBand", "infiniband", "ib0")
-    assert (port.lid, port.sm_lid, port.cap_mask) == (31, 1, 0xA751E848)
     assert port.subnet_prefix == "fe80:0000:0000:0001"
-    assert (port.firmware, port.board_id, port.node_type) == ("28.41.1000", "MT_0000000838", "CA")
+    assert (port.firmware, port.board_id) == ("28.41.1000", "MT_0000000838")
     assert port.counters == {"symbol_error": 0, "link_downed": 3}
     assert not port.software
     assert not port.management
@@ -106,16 +104,15 @@ def test_every_spelling_of_a_rate(rate: str, gbps: float, lanes: int, speed: str
 
 
 def test_nonsense_is_unknown_and_counted() -> None:
-    """A rate, a state or a lid that makes no sense is unknown with a reason; the rest of the port still comes."""
-    facts = collect(card(port={"rate": "fast", "lid": "lid", "state": "0: <unknown>", "counters/link_downed": "many"}))
+    """A rate or a state that makes no sense is unknown with a reason; the rest of the port still comes."""
+    facts = collect(card(port={"rate": "fast", "state": "0: <unknown>", "counters/link_downed": "many"}))
     (port,) = facts.ports
     assert port.rate_gbps == Unknown(MALFORMED, "rate")
-    assert port.lid == Unknown(MALFORMED, "lid")
     assert port.state == Unknown(NO_DATA, "state")
     assert port.counters["link_downed"] == Unknown(MALFORMED, "link_downed")
     assert port.phys_state == "LinkUp"
     assert facts.source.status == "partial"
-    assert facts.unread["malformed: lid"] == 1
+    assert facts.unread["malformed: link_downed"] == 1
 
 
 @pytest.mark.parametrize("name", rdma.COUNTERS + rdma.HW_COUNTERS)
@@ -205,25 +202,54 @@ def test_excluded_devices_are_not_opened() -> None:
             assert not any(excluded in path for path in tree.read_paths)
 
 
-def test_unused_gid_rows_say_nothing() -> None:
-    """RoCE types come from the first rows; EINVAL there is an unused row and no failure."""
-    base = f"{PCI}/infiniband/mlx5_0/ports/1"
-    files = card(port={"link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)"})
-    files |= {
-        f"{base}/gid_attrs/types/0": b"IB/RoCE v1\n",
-        f"{base}/gid_attrs/types/1": b"RoCE v2\n",
-        f"{base}/gid_attrs/types/2": Refusal("failed", "EINVAL"),
-        f"{base}/gid_attrs/types/3": Refusal("failed", "EINVAL"),
-        f"{base}/gid_attrs/types/900": b"never read\n",
-    }
-    tree = Watched(files)
-    facts = rdma.collect(tree, now())
+def test_a_port_that_waits_for_its_subnet_manager_tells_whose() -> None:
+    """The manager's LID shows whether one was ever there; a port that is active is not asked."""
+    (port,) = collect(card(port={"state": "2: INIT", "sm_lid": "0x1"})).ports
+    assert (port.state, port.sm_lid) == ("INIT", 1)
+    (port,) = collect(card(port={"state": "2: INIT", "sm_lid": "lid"})).ports
+    assert port.sm_lid == Unknown(MALFORMED, "sm_lid")
+    assert collect(card()).ports[0].sm_lid is None
+
+
+def test_a_roce_port_is_in_no_subnet() -> None:
+    """Its GIDs are addresses of an Ethernet network."""
+    facts = collect(card(port={"link_layer": "Ethernet", "rate": "100 Gb/sec (4X EDR)"}))
     (port,) = facts.ports
-    assert port.gid_types == frozenset({"IB/RoCE v1", "RoCE v2"})
-    assert port.transport == "roce"
-    assert port.subnet_prefix is None
+    assert (port.transport, port.subnet_prefix) == ("roce", None)
     assert facts.source.status == "ok"
-    assert not any("types/900" in path for path in tree.read_paths)
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        ("InfiniBand", {*rdma.COUNTERS[:6]}),
+        ("Ethernet", {*rdma.COUNTERS[:6], "rx_icrc_encapsulated"}),
+    ],
+)
+def test_one_look_reads_the_counters_that_a_rule_looks_at(layer: str, names: set[str]) -> None:
+    """Each counter is a firmware command: those that only metrics show are not asked for where nobody keeps any."""
+    files = card(port={"link_layer": layer})
+    for folder, every in (("counters", rdma.COUNTERS), ("hw_counters", rdma.HW_COUNTERS)):
+        files |= {f"{PCI}/infiniband/mlx5_0/ports/1/{folder}/{name}": b"0\n" for name in every}
+    recording = Recording(Tree(files))
+    (port,) = rdma.collect(recording, now()._replace(counters=False)).ports
+    assert set(port.counters) == names == {path.rpartition("/")[2] for path in recording.answers if "counters" in path}
+    assert names >= {*CEILINGS, LINK_DOWNED} - {"rx_icrc_encapsulated"}
+    assert set(collect(files).ports[0].counters) == {*rdma.COUNTERS, *rdma.HW_COUNTERS}
+
+
+def test_metrics_show_every_counter(tmp_path: Path) -> None:
+    """Whoever asks for metrics gets the counters that no rule looks at too."""
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    for name, text in (("state", "4: ACTIVE"), ("counters/port_xmit_discards", "7"), ("counters/symbol_error", "0")):
+        (port / name).parent.mkdir(parents=True, exist_ok=True)
+        (port / name).write_text(f"{text}\n")
+    line = 'gputopo_port_errors_total{device="mlx5_0",kind="port_xmit_discards",port="1"} 7.0'
+    metrics = tmp_path / "gpu-topo.prom"
+    for command in (["inspect", "--format", "prometheus"], ["textfile"]):
+        main([*command, "--root", str(tmp_path), "--output", str(metrics)])
+        assert line in metrics.read_text().splitlines()
+        metrics.unlink()
 
 
 def test_two_ports_of_one_function_have_their_own_interfaces() -> None:

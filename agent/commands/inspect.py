@@ -54,7 +54,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Audit, write the report, and say with the exit status how it is."""
     policy, past = policy_of(args)
-    report = intake.report_of(args, policy, past)
+    report = intake.report_of(args, policy, past, counters=args.format == "prometheus")
     report = report._replace(all_functions=args.all, all_paths=args.paths == "all")
     if args.all:
         report = report._replace(node=named(report.node, names))
