@@ -5,7 +5,16 @@ from __future__ import annotations
 import time
 
 from gpu_topo.collectors.context import Context
-from gpu_topo.collectors.sysfs import Tally, is_virtual, last_part, missing, pci_address, shares_a_port, too_late
+from gpu_topo.collectors.sysfs import (
+    Tally,
+    is_virtual,
+    last_part,
+    missing,
+    open_class,
+    pci_address,
+    shares_a_port,
+    too_late,
+)
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.host import NetDevice
 from gpu_topo.model.reading import NO_DATA, Reading, Unknown
@@ -22,12 +31,10 @@ def collect(source: Source, context: Context) -> Facts:
     """Interfaces of PCI functions and the masters above them. Other virtual interfaces (containers have hundreds) and
     virtual functions beside their physical function are told by their links and not opened."""
     started = time.monotonic()
-    names = source.list(ROOT)
-    if isinstance(names, Refusal):
-        return Facts(missing(NAME, ROOT, names, started))
-    entries = source.dir(ROOT)
-    if isinstance(entries, Refusal):
-        return Facts(missing(NAME, ROOT, entries, started))
+    opened = open_class(source, ROOT)
+    if isinstance(opened, Refusal):
+        return Facts(missing(NAME, ROOT, opened, started))
+    entries, names = opened
     tally = Tally()
     functions = source.dir("/sys/bus/pci/devices")
     found: dict[str, NetDevice] = {}
@@ -43,11 +50,11 @@ def collect(source: Source, context: Context) -> Facts:
             address = pci_address(target) or pci_address(entries.link(f"{name}/device"))
             if address in context.exclude or shares_a_port(target, address, functions):
                 continue
-            found[name] = _read(source, name, address, tally)
+            found[name] = _read(source, name, address, context.counters, tally)
         if not late:
             # Not one pass: a bond is listed before its members are known.
             for name in sorted({d.master for d in found.values() if d.master} - found.keys() - context.exclude):
-                found[name] = _read(source, name, None, tally)
+                found[name] = _read(source, name, None, context.counters, tally)
             for name in _carriers(source, _default_routes(source), found):
                 found[name] = found[name]._replace(default_route=True)
     if not isinstance(functions, Refusal):
@@ -55,23 +62,22 @@ def collect(source: Source, context: Context) -> Facts:
     return Facts(tally.status(NAME, started, late), netdevs=tuple(found.values()), unread=tally.counts)
 
 
-def _read(source: Source, name: str, address: str | None, tally: Tally) -> NetDevice:
+def _read(source: Source, name: str, address: str | None, counters: bool, tally: Tally) -> NetDevice:
     folder = source.dir(f"{ROOT}/{name}")
     if isinstance(folder, Refusal):
         tally.text(folder, name)
         return NetDevice(name, address)
     with folder:
+        speed = _speed(folder.read("speed"), tally)
         return NetDevice(
             name=name,
             address=address,
-            speed_mbps=_speed(folder.read("speed"), tally),
+            speed_mbps=speed,
             mtu=tally.number(folder.read("mtu"), "mtu"),
-            operstate=tally.text(folder.read("operstate"), "operstate"),
-            carrier_changes=tally.number(folder.read("carrier_changes"), "carrier_changes"),
-            link_type=tally.number(folder.read("type"), "type"),
+            carrier_changes=tally.number(folder.read("carrier_changes"), "carrier_changes") if counters else None,
             master=last_part(folder.link("master")),
-            dev_port=tally.number(folder.read("dev_port"), "dev_port"),
-            admin_up=_admin_up(tally.number(folder.read("flags"), "flags")),
+            # The kernel tells the speed of an interface only while it is switched on (net/core/net-sysfs.c).
+            admin_up=isinstance(speed, int) or _admin_up(tally.number(folder.read("flags"), "flags")),
         )
 
 
