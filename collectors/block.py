@@ -1,54 +1,46 @@
-"""Storage controllers and disks with what stands on them: namespaces, RAID arrays, mount points."""
+"""Storage controllers and disks with what stands on them: RAID arrays, mount points."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping
 
 from gpu_topo.collectors.context import Context
-from gpu_topo.collectors.sysfs import Tally, is_virtual, last_part, pci_address, shares_a_port, too_late
+from gpu_topo.collectors.sysfs import Tally, is_virtual, last_part, open_class, pci_address, shares_a_port, too_late
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.host import BlockDevice
-from gpu_topo.model.reading import Reading, Unknown
 from gpu_topo.source import Dir, Refusal, Source
 
 NAME = "block"
 _NVME = "/sys/class/nvme"
 _DISKS = ("/sys/block", "/sys/class/block")
 _FUNCTIONS = "/sys/bus/pci/devices"
-_SECTOR = 512  # /sys/block/*/size counts these, whatever the disk's own blocks are
-_NAMESPACE = re.compile(r"(nvme\d+)(?:c\d+)?(n\d+)\Z")  # with multipath the path is nvme0c1n1 and the disk nvme0n1
-_PARTITION = re.compile(r"p?\d+\Z")
-_MEMBER = re.compile(r"([\w!/-]+)\[\d+\]")  # of an array in /proc/mdstat: nvme0n1p2[0](S)
-_ESCAPE = re.compile(r"\\([0-7]{3})")
+_DIGITS = "0123456789"
 _MAX_DEPTH = 6  # a mount on LVM on a cache on a RAID on partitions
 
 
 def collect(source: Source, context: Context) -> Facts:
     """NVMe controllers, and disks of other controllers, that are PCI devices of this machine."""
     started = time.monotonic()
-    tally = Tally()
     functions = source.dir(_FUNCTIONS)
-    found, late = _controllers(source, context, functions, tally)
+    found, late = _controllers(source, context, functions)
     if not late:
-        found += _other_disks(source, context, functions, tally)
+        found += _other_disks(source, context, functions)
     if not isinstance(functions, Refusal):
         functions.close()
-    if not found and not late and not tally.counts:
+    if not found and not late:
         return Facts(SourceStatus(NAME, ABSENT, "no storage controller in /sys", time.monotonic() - started))
     if found and not late:
         found = _with_users(source, found)
-    return Facts(tally.status(NAME, started, late), blocks=tuple(found), unread=tally.counts)
+    return Facts(Tally().status(NAME, started, late), blocks=tuple(found))
 
 
-def _controllers(
-    source: Source, context: Context, functions: Dir | Refusal, tally: Tally
-) -> tuple[list[BlockDevice], bool]:
-    names = source.list(_NVME)
-    entries = source.dir(_NVME)
-    if isinstance(names, Refusal) or isinstance(entries, Refusal):
+def _controllers(source: Source, context: Context, functions: Dir | Refusal) -> tuple[list[BlockDevice], bool]:
+    """The NVMe controllers, told by their links, and whether the deadline came before the last one."""
+    opened = open_class(source, _NVME)
+    if isinstance(opened, Refusal):
         return [], False
+    entries, names = opened
     found: list[BlockDevice] = []
     with entries:
         for name in names:
@@ -58,44 +50,12 @@ def _controllers(
             address = pci_address(target) or pci_address(entries.link(f"{name}/device"))
             if name in context.exclude or address in context.exclude or is_virtual(target):
                 continue  # virtual: NVMe over a network, not a device of this machine
-            if shares_a_port(target, address, functions):
-                continue
-            listing = source.list(f"{_NVME}/{name}")
-            spaces = () if isinstance(listing, Refusal) else _namespaces(listing)
-            found.append(_device(source, f"{_NVME}/{name}", BlockDevice(name, address, namespaces=spaces), tally))
+            if not shares_a_port(target, address, functions):
+                found.append(BlockDevice(name, address))
     return found, False
 
 
-def _namespaces(listing: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(match[1] + match[2] for name in listing if (match := _NAMESPACE.match(name))))
-
-
-def _device(source: Source, path: str, device: BlockDevice, tally: Tally) -> BlockDevice:
-    """The device with its model, state and size. path: the folder that has the model and state."""
-    device = device._replace(size_bytes=_size(source, device.namespaces, tally))
-    folder = source.dir(path)
-    if isinstance(folder, Refusal):
-        tally.text(folder, device.name)
-        return device
-    with folder:
-        return device._replace(
-            model=tally.text(folder.read("model"), "model"),
-            state=tally.text(folder.read("state"), "state"),
-        )
-
-
-def _size(source: Source, disks: Iterable[str], tally: Tally) -> Reading[int]:
-    total = None
-    for disk in disks:
-        sectors = tally.number(source.read(f"/sys/block/{disk}/size"), "size")
-        if isinstance(sectors, Unknown):
-            return sectors
-        if sectors is not None:
-            total = (total or 0) + sectors * _SECTOR
-    return total
-
-
-def _other_disks(source: Source, context: Context, functions: Dir | Refusal, tally: Tally) -> list[BlockDevice]:
+def _other_disks(source: Source, context: Context, functions: Dir | Refusal) -> list[BlockDevice]:
     """SATA, SAS and virtio disks by their own name; what hangs from USB or has no hardware is none of ours."""
     found: list[BlockDevice] = []
     for root in _DISKS:
@@ -111,24 +71,25 @@ def _other_disks(source: Source, context: Context, functions: Dir | Refusal, tal
                 address = pci_address(target) if whole and not is_virtual(target) else None
                 if not address or name in context.exclude or address in context.exclude:
                     continue
-                if shares_a_port(target, address, functions):
-                    continue
-                device = BlockDevice(name, address, namespaces=(name,))
-                found.append(_device(source, f"{root}/{name}/device", device, tally))
+                if not shares_a_port(target, address, functions):
+                    found.append(BlockDevice(name, address, namespaces=(name,)))
         break
     return found
 
 
 def _with_users(source: Source, found: list[BlockDevice]) -> list[BlockDevice]:
     """The same devices with the RAID arrays that they are members of and the mount points above them."""
+    arrays, mounted = _arrays(source), _mounts(source)
+    if not arrays and not mounted:
+        return found  # whose namespaces they are need not be known
+    found = [device if device.namespaces else _with_namespaces(source, device) for device in found]
     owners = {space: device.name for device in found for space in device.namespaces}
-    arrays = _arrays(source)
     raids: dict[str, set[str]] = {}
     for array, members in arrays.items():
         for disk in {d for member in members for d in _disks(source, member, owners, arrays)}:
             raids.setdefault(owners[disk], set()).add(array)
     mounts: dict[str, set[str]] = {}
-    for device, point in _mounts(source):
+    for device, point in mounted:
         for disk in _disks(source, device, owners, arrays):
             mounts.setdefault(owners[disk], set()).add(point)
     return [
@@ -139,6 +100,23 @@ def _with_users(source: Source, found: list[BlockDevice]) -> list[BlockDevice]:
     ]
 
 
+def _with_namespaces(source: Source, controller: BlockDevice) -> BlockDevice:
+    listing = source.list(f"{_NVME}/{controller.name}")
+    spaces = () if isinstance(listing, Refusal) else _namespaces(listing)
+    return controller._replace(namespaces=spaces)
+
+
+def _namespaces(listing: Iterable[str]) -> tuple[str, ...]:
+    """The disks of a controller: nvme0n1. With multipath the path is nvme0c1n1 and the disk nvme0n1."""
+    found: dict[str, None] = {}
+    for name in listing:
+        controller, _, number = name.rpartition("n")
+        controller = controller.partition("c")[0]
+        if number.isdecimal() and controller[:4] == "nvme" and controller[4:].isdecimal():
+            found[f"{controller}n{number}"] = None
+    return tuple(found)
+
+
 def _arrays(source: Source) -> dict[str, list[str]]:
     """Array -> members, from /proc/mdstat: "md0 : active raid0 nvme1n1[1] nvme0n1[0]"."""
     text = source.read("/proc/mdstat")
@@ -146,7 +124,8 @@ def _arrays(source: Source) -> dict[str, list[str]]:
     for line in "" if isinstance(text, Refusal) else text.decode("utf-8", "replace").splitlines():
         name, colon, rest = line.partition(" : ")
         if colon and not name.startswith(" "):
-            arrays[name.strip()] = _MEMBER.findall(rest)
+            words = (word.partition("[") for word in rest.split())
+            arrays[name.strip()] = [member for member, _, role in words if role.partition("]")[0].isdecimal()]
     return arrays
 
 
@@ -185,7 +164,11 @@ def _kernel_name(source: Source, name: str, number: str) -> str | None:
 
 def _plain(text: str) -> str:
     """A mount point without the octal escapes of mountinfo, safe to print."""
-    return _ESCAPE.sub(lambda m: chr(int(m[1], 8)), text).encode("utf-8", "replace").decode("utf-8")
+    start, *escaped = text.split("\\")
+    for part in escaped:
+        octal = part[:3]
+        start += chr(int(octal, 8)) + part[3:] if len(octal) == 3 and not octal.strip("01234567") else "\\" + part
+    return start.encode("utf-8", "replace").decode("utf-8")
 
 
 def _disks(source: Source, name: str, owners: Mapping[str, str], arrays: Mapping[str, list[str]]) -> set[str]:
@@ -211,5 +194,5 @@ def _disks(source: Source, name: str, owners: Mapping[str, str], arrays: Mapping
 
 def _disk_of(partition: str, owners: Mapping[str, str]) -> str | None:
     """nvme0n1 of nvme0n1p2, sda of sda1; None where that disk is none of ours."""
-    disk = _PARTITION.sub("", partition)
-    return disk if disk in owners else None
+    disk = partition.rstrip(_DIGITS)
+    return next((name for name in (disk, disk.removesuffix("p")) if name in owners), None)

@@ -8,7 +8,7 @@ from gpu_topo.collectors import block
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.host import BlockDevice
-from gpu_topo.source import Entry, Live, Recording, Refusal, Replay, Tree
+from gpu_topo.source import Entry, Live, Recording, Replay, Tree
 
 
 def now() -> Context:
@@ -16,14 +16,12 @@ def now() -> Context:
 
 
 def nvme(number: int, address: str | None = None, space: str = "") -> dict[str, Entry]:
-    """One NVMe controller with one namespace of 512,000 bytes."""
+    """One NVMe controller with one namespace."""
     address = address or f"0000:{0x20 + number:02x}:00.0"
     base = f"/sys/devices/pci0000:17/{address}/nvme/nvme{number}"
     disk = space or f"nvme{number}n1"
     return {
         f"/sys/class/nvme/nvme{number}": f"../..{base[4:]}",
-        f"{base}/model": b"SAMSUNG MZWLO3T8HCLS-00A07              \n",
-        f"{base}/state": b"live\n",
         f"{base}/{disk}/size": b"1000\n",
         f"/sys/block/nvme{number}n1": f"..{base[4:]}/{disk}",
     }
@@ -42,19 +40,25 @@ def mountinfo(*lines: str) -> dict[str, Entry]:
 
 
 def test_a_controller_with_its_namespace_and_mount() -> None:
-    """Address, model, state, size, and the mount point with its escaped space."""
-    files = nvme(0) | mountinfo(r"36 35 259:1 / /data\040set rw,noatime shared:1 - xfs /dev/nvme0n1p2 rw")
+    """Address, namespace, and the mount point with its escaped space."""
+    files = nvme(0) | mountinfo(r"36 35 259:1 / /data\040set\09 rw,noatime shared:1 - xfs /dev/nvme0n1p2 rw")
     (device,) = collect(files).blocks
-    assert (device.name, device.address, device.state) == ("nvme0", "0000:20:00.0", "live")
-    assert device.model == "SAMSUNG MZWLO3T8HCLS-00A07"
-    assert device.namespaces == ("nvme0n1",)
-    assert device.size_bytes == 512_000
-    assert device.mounts == ("/data set",)
+    assert (device.name, device.address, device.namespaces) == ("nvme0", "0000:20:00.0", ("nvme0n1",))
+    assert device.mounts == ("/data set\\09",)
+
+
+def test_what_nobody_mounts_is_not_opened() -> None:
+    """Without a mount or an array a controller's namespaces are nobody's business."""
+    recording = Recording(Tree(nvme(0) | nvme(1)))
+    assert [device.name for device in block.collect(recording, now()).blocks] == ["nvme0", "nvme1"]
+    assert not any(path.startswith("/sys/class/nvme/") and "list" in asked for path, asked in recording.answers.items())
 
 
 def test_a_path_of_a_multipath_disk_is_named_by_the_disk() -> None:
     """nvme1c2n1 is a path; what people mount is nvme1n1."""
-    assert collect(nvme(1, space="nvme1c2n1")).blocks[0].namespaces == ("nvme1n1",)
+    files = nvme(1, space="nvme1c2n1") | mountinfo("36 35 259:1 / /data rw - xfs /dev/nvme1n1 rw")
+    (device,) = collect(files).blocks
+    assert (device.namespaces, device.mounts) == (("nvme1n1",), ("/data",))
 
 
 def test_members_of_an_array_carry_its_mount() -> None:
@@ -101,11 +105,21 @@ def test_disks_of_other_controllers() -> None:
     ):
         files[f"/sys/block/{name}"] = f"..{base[4:]}"
         files[f"{base}/size"] = b"2000\n"
-    files |= {f"{sata}/model": b"INTEL SSDSC2KB96\n", f"{sata}/block/sda/device": "../../../0:0:0:0"}
+    files |= mountinfo("36 35 8:1 / / rw - ext4 /dev/sda2 rw", "37 35 8:17 / /stick rw - vfat /dev/sdb1 rw")
     devices = by_name(collect(files))
     assert sorted(devices) == ["sda", "vda"]
-    assert (devices["sda"].address, devices["sda"].model) == ("0000:00:17.0", "INTEL SSDSC2KB96")
-    assert devices["vda"].size_bytes == 1_024_000
+    assert (devices["sda"].address, devices["sda"].mounts) == ("0000:00:17.0", ("/",))
+    assert (devices["vda"].address, devices["vda"].mounts) == ("0000:00:02.0", ())
+
+
+def test_a_partition_is_told_by_its_disk() -> None:
+    """sdp1 is the first of sdp, nvme0n1p1 of nvme0n1; nvme0n12 is no partition at all."""
+    sata = "/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sdp"
+    files = nvme(0)
+    files |= {"/sys/block/sdp": f"..{sata[4:]}", f"{sata}/size": b"2000\n"}
+    lines = (f"{n} 1 8:{n} / /{n} rw - ext4 /dev/{disk} rw" for n, disk in enumerate(("sdp1", "nvme0n1p1", "nvme0n12")))
+    devices = by_name(collect(files | mountinfo(*lines)))
+    assert (devices["sdp"].mounts, devices["nvme0"].mounts) == (("/0",), ("/1",))
 
 
 def test_what_is_not_of_this_machine_is_left_out() -> None:
@@ -115,15 +129,6 @@ def test_what_is_not_of_this_machine_is_left_out() -> None:
     files["/sys/bus/pci/devices/0000:21:00.0/physfn"] = "../0000:20:00.0"
     facts = block.collect(Tree(files), Context(time.monotonic() + 10, frozenset({"nvme2"})))
     assert list(by_name(facts)) == ["nvme0"]
-
-
-def test_a_refused_attribute_costs_only_itself() -> None:
-    """A model that may not be read is unknown; the mount point still comes."""
-    files = nvme(0) | mountinfo("36 35 259:1 / / rw - ext4 /dev/nvme0n1p1 rw")
-    files["/sys/devices/pci0000:17/0000:20:00.0/nvme/nvme0/model"] = Refusal("denied", "EACCES")
-    facts = collect(files)
-    assert facts.source.status == "partial"
-    assert facts.blocks[0].mounts == ("/",)
 
 
 def test_hostile_tables_are_harmless() -> None:
