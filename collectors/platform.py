@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.facts import ABSENT, DENIED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.host import BARE_METAL, UNKNOWN_PLATFORM, VIRTUAL_MACHINE, NumaNode, Platform
-from gpu_topo.model.reading import EMPTY, MALFORMED, Reading, Unknown, known
+from gpu_topo.model.reading import MALFORMED, Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Answer, Refusal, Source
 
@@ -47,14 +46,12 @@ _CLOUDS = (
     ("google compute engine", "KVM"),
     ("alibaba cloud", "KVM"),
 )
-# Makers of machines: their name in the SMBIOS is evidence of hardware. Compiled where it is looked for: seldom.
+# Makers of machines: their name in the SMBIOS is evidence of hardware.
 _MAKERS = (
-    r"\b(?:dell|hpe|hp|hewlett|lenovo|ibm|supermicro|super micro|asus|asustek|asrock|asrockrack|giga-?byte|nvidia|"
-    r"intel|micro-star|msi|tyan|mitac|quanta|qct|wiwynn|inspur|ieit|h3c|xfusion|cisco|fujitsu|foxconn|ingrasys|inventec|"
-    r"penguin|cray|ampere|apple|acer|aivres|sugon|atos|bull|nec|oracle|razer|framework|huawei|zte|sgi)\b"
+    "dell|hpe|hp|hewlett|lenovo|ibm|supermicro|super micro|asus|asustek|asrock|asrockrack|gigabyte|giga-byte|nvidia|"
+    "intel|micro-star|msi|tyan|mitac|quanta|qct|wiwynn|inspur|ieit|h3c|xfusion|cisco|fujitsu|foxconn|ingrasys|inventec|"
+    "penguin|cray|ampere|apple|acer|aivres|sugon|atos|bull|nec|oracle|razer|framework|huawei|zte|sgi"
 )
-_CONTAINER = rb"docker|kubepods|containerd|libpod|podman|lxc|garden|crio"
-_CPU_LIST = re.compile(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?\Z")
 
 
 class _Machine(NamedTuple):
@@ -73,24 +70,22 @@ def collect(source: Source, context: Context) -> Facts:
     cpu = reader.cpu()
     machine = _judge(dmi, cpu, reader)
     numa, count = reader.numa()
+    kernel = reader.kernel()
     vendor, product = dmi.get("sys_vendor"), dmi.get("product_name")
     platform = Platform(
         hostname=reader.first("/proc/sys/kernel/hostname", "/etc/hostname"),
         kind=machine.kind,
         hypervisor=machine.hypervisor,
         evidence=machine.evidence,
-        kernel=reader.kernel(),
+        kernel=kernel,
         arch=_arch(cpu),
         product=" ".join(part for part in (vendor, product) if part) or None,
         chassis=_whole(dmi.get("chassis_type")),
-        container=reader.container(),
         numa=numa,
         numa_count=count,
         uptime_seconds=reader.uptime(),
-        boot_id=reader.text("/proc/sys/kernel/random/boot_id"),
-        iommu=reader.iommu(),
         modules=reader.modules(),
-        dmabuf=reader.dmabuf(),
+        dmabuf=reader.dmabuf(kernel),
     )
     return Facts(reader.status(time.monotonic() - begun), platform=platform, unread=reader.unread)
 
@@ -166,47 +161,23 @@ class _Reader:
         except (ValueError, IndexError):
             return Unknown(MALFORMED, "/proc/uptime")
 
-    def iommu(self) -> Reading[bool]:
-        names = self._source.list("/sys/class/iommu")
-        return None if isinstance(names, Refusal) else bool(names)
-
     def modules(self) -> Reading[frozenset[str]]:
         names = self._source.list("/sys/module")
         if isinstance(names, Refusal):
             return None if names.why == ABSENT else Unknown(names.why, "/sys/module")
         return frozenset(names)
 
-    def dmabuf(self) -> Reading[bool]:
+    def dmabuf(self, kernel: Reading[str]) -> Reading[bool]:
         """Whether the NVIDIA driver can export GPU memory as dma-buf: the open kernel modules on Linux 5.12 and
         later (NVIDIA GPU Operator documentation, GPUDirect RDMA). None without that driver."""
         version = self.text("/proc/driver/nvidia/version")
-        kernel = self.kernel()
         if not isinstance(version, str) or not isinstance(kernel, str):
             return None
-        match = re.match(r"(\d+)\.(\d+)", kernel)
-        if match is None:
+        major, _, rest = kernel.partition(".")
+        minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        if not (major.isdecimal() and minor):
             return None
-        return "Open Kernel Module" in version and (int(match[1]), int(match[2])) >= (5, 12)
-
-    def container(self) -> Reading[bool]:
-        """Whether process 1 runs in a container. None where the machine does not show it."""
-        for path in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container"):
-            if not isinstance(self._source.read(path), Refusal):
-                return True
-        groups = self._source.read("/proc/1/cgroup")
-        if isinstance(groups, Refusal):
-            return None
-        if re.search(_CONTAINER, groups):
-            return True
-        if groups.strip() != b"0::/":
-            return False
-        # A cgroup namespace hides the path; then a root that is an overlay gives the container away.
-        folder = self._source.dir("/proc/self")
-        if isinstance(folder, Refusal):
-            return None
-        with folder:
-            mounts = folder.read_at("mountinfo", 0, 4096)
-        return None if isinstance(mounts, Refusal) else re.search(rb" / / [^\n]* - overlay ", mounts) is not None
+        return "Open Kernel Module" in version and (int(major), int(minor)) >= (5, 12)
 
     def numa(self) -> tuple[Reading[tuple[NumaNode, ...]], Reading[int]]:
         """The nodes, and how many have processors: memory of GPUs shows as nodes without any."""
@@ -221,15 +192,9 @@ class _Reader:
             nodes = []
             for number in numbers:
                 cpus = self._answer(folder.read(f"node{number}/cpulist"), f"{NODES}/node{number}/cpulist")
-                if isinstance(cpus, str) and not _CPU_LIST.match(cpus):
+                if isinstance(cpus, str) and not _is_cpu_list(cpus):
                     cpus = Unknown(MALFORMED, f"{NODES}/node{number}/cpulist")
-                steps: dict[int, int] = {}
-                if cpus is not None:
-                    said = known(self._answer(folder.read(f"node{number}/distance"), f"{NODES}/node{number}/distance"))
-                    words = said.split() if said else []
-                    if len(words) == len(numbers) and all(word.isdecimal() for word in words):
-                        steps = dict(zip(numbers, map(int, words), strict=True))
-                nodes.append(NumaNode(number, cpus, steps or EMPTY))
+                nodes.append(NumaNode(number, cpus))
         with_cpus = sum(1 for node in nodes if node.cpus is not None)
         return tuple(nodes), (with_cpus or len(nodes)) or None
 
@@ -244,42 +209,80 @@ def _judge(dmi: dict[str, str], cpu: str, reader: _Reader) -> _Machine:
     """Hardware or hypervisor, by what speaks for each; unknown where nothing does."""
     if known(reader.text("/proc/xen/capabilities")) == "control_d":
         return _Machine(BARE_METAL, "Xen", "Xen's control domain")  # it owns the hardware
-    flags = re.search(r"^flags\s*:(.*)$", cpu, re.MULTILINE)
-    flagged = flags is not None and " hypervisor" in flags[1]
+    flags = _line(cpu, "flags")
+    flagged = flags is not None and " hypervisor" in flags
     said = " ".join(dmi.get(name, "") for name in ("sys_vendor", "product_name", "board_vendor", "bios_vendor")).lower()
     named = f"DMI: {dmi.get('sys_vendor', '')} {dmi.get('product_name', '')}".strip()
     cloud = next((name for words, name in _CLOUDS if words in said), None)
-    if cloud and not flagged and (flags is not None or re.search(r"[.-]metal\b", said)):
+    if cloud and not flagged and (flags is not None or _is_metal(said)):
         return _Machine(BARE_METAL, None, named)
     # A hidden flag (to please old drivers) does not make hardware of what the firmware calls a virtual machine.
-    hypervisor = cloud or next(
-        (name for words, name in _VIRTUAL if words in said and re.search(rf"\b{words}\b", said)), None
-    )
+    hypervisor = cloud or next((name for words, name in _VIRTUAL if _says(said, words)), None)
     if hypervisor:
         return _Machine(VIRTUAL_MACHINE, hypervisor, named)
     kind = known(reader.text("/sys/hypervisor/type"))
     if kind:
         return _Machine(VIRTUAL_MACHINE, kind.capitalize(), "/sys/hypervisor/type")
+    if flagged:
+        return _Machine(VIRTUAL_MACHINE, None, "CPU flag: hypervisor")
+    if flags is not None:
+        return _Machine(BARE_METAL, None, "CPU flags without hypervisor")
+    # What follows is of other processors than x86.
     tree = known(reader.text("/proc/device-tree/hypervisor/compatible"))
     if tree:
         return _Machine(VIRTUAL_MACHINE, "KVM" if "kvm" in tree else tree.capitalize(), "device tree: hypervisor")
-    if flagged:
-        return _Machine(VIRTUAL_MACHINE, None, "CPU flag: hypervisor")
-    if re.search(r"^platform\s*:\s*pSeries", cpu, re.MULTILINE):
+    power = (_line(cpu, "platform") or "").strip()
+    if power.startswith("pSeries"):
         return _Machine(VIRTUAL_MACHINE, "KVM" if "qemu" in cpu else "PowerVM", "/proc/cpuinfo: pSeries")
-    if re.search(r"^platform\s*:\s*PowerNV", cpu, re.MULTILINE):
+    if power.startswith("PowerNV"):
         return _Machine(BARE_METAL, None, "/proc/cpuinfo: PowerNV")
-    if flags is not None:
-        return _Machine(BARE_METAL, None, "CPU flags without hypervisor")
-    if re.search(_MAKERS, said):
+    if any(_says(said, maker) for maker in _MAKERS.split("|")):
         return _Machine(BARE_METAL, None, named)
     return _Machine(UNKNOWN_PLATFORM, None, "")
 
 
+def _line(cpu: str, name: str) -> str | None:
+    """What the first line of that name says."""
+    for line in cpu.split("\n"):
+        if line.startswith(name):
+            key, colon, value = line.partition(":")
+            if colon and key.rstrip() == name:
+                return value
+    return None
+
+
+def _says(text: str, words: str) -> bool:
+    """Whether the words stand in the text, and are no part of longer ones."""
+    before, *parts = text.split(words)
+    for after in parts:
+        if not (_is_letter(before[-1:]) or _is_letter(after[:1])):
+            return True
+        before = after
+    return False
+
+
+def _is_letter(text: str) -> bool:
+    return text.isalnum() or text == "_"
+
+
+def _is_metal(said: str) -> bool:
+    """Names that clouds give to whole machines: m5.metal, c7g-metal-48xl."""
+    return any(part.split(" ")[0] == "metal" for part in said.replace("-", ".").split(".")[1:])
+
+
+def _is_cpu_list(text: str) -> bool:
+    """0-55,112-167"""
+    return all(
+        low.isdecimal() and (high.isdecimal() or not dash)
+        for low, dash, high in (part.partition("-") for part in text.split(","))
+    )
+
+
 def _arch(cpu: str) -> Reading[str]:
     """The architecture, by how its kernel describes a processor."""
-    if re.search(r"^flags\s*:", cpu, re.MULTILINE):
-        return "x86_64" if re.search(r"^flags\s*:.* lm\b", cpu, re.MULTILINE) else "i686"
+    flags = _line(cpu, "flags")
+    if flags is not None:
+        return "x86_64" if " lm " in f"{flags} " else "i686"
     if "CPU implementer" in cpu:
         return "aarch64"
     if "POWER" in cpu:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 from gpu_topo.model.facts import Facts
@@ -43,6 +42,8 @@ def clean(text: str) -> str:
     if "\x1b" not in text and text.isprintable():
         return text
     if "\x1b" in text:
+        import re
+
         text = re.sub(_ESCAPES, "", text)
     return text.translate(_CONTROLS)
 
