@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from gpu_topo.model.address import slot_of, sort_key
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
@@ -19,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_ENDLESS = float("inf")  # GB/s of what limits nothing
 MAX_ENDPOINTS = 64  # beyond this only pairs below one host bridge are listed, unless everything is asked for
 
 
@@ -177,7 +176,7 @@ class Router:
             rate = steps[step]
             if rate is None:
                 return None
-            if rate != inf:
+            if rate != _ENDLESS:
                 rates.append(rate)
         return min(rates) if len(rates) >= 2 else None
 
@@ -187,7 +186,7 @@ class Router:
         link = device.link if device is not None else None
         # A link belongs to its lower end; a downstream or root port shows the same link from above.
         if device is None or link is None or (link.port is None and not is_end):
-            return inf
+            return _ENDLESS
         return carries(self.node, device)
 
 
