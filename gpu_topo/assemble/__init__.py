@@ -31,9 +31,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    Names = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], str]]
+
 NVIDIA = 0x10DE
 _TOLD_CLASSES = frozenset({0x01, 0x02, 0x03, 0x06, 0x0B, 0x12})  # storage, network, display, bridges, processing
-Names = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], str]]
 
 
 def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = False) -> Node:

@@ -119,8 +119,10 @@ def not_judged(node: Node, device: Device) -> tuple[str, str] | None:
 
 def is_c2c(node: Node, device: Device) -> bool:
     """Whether a GPU hangs from a chip-to-chip link of its processor (Grace), by its part or by its driver."""
-    gpu = lookup(node).gpus.get(device.address)
-    return (device.part is not None and device.part.c2c) or (gpu is not None and bool(known(gpu.c2c)))
+    if device.part is not None and device.part.c2c:
+        return True
+    gpu = lookup(node).gpus.get(device.address) if device.kind in (GPU, ACCELERATOR) else None
+    return gpu is not None and bool(known(gpu.c2c))
 
 
 def why_unknown(reading: Reading[int] | Reading[float], what: str) -> tuple[str, str]:

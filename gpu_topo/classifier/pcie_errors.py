@@ -34,13 +34,13 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """pcie-errors."""
     for device in node.devices.values():
         function = device.function
-        if not past.watching and function.aer is None:
-            continue
+        if not past.watching and (function.aer is None or not any(function.aer)):
+            continue  # nothing is counted
         if device.address in node.hidden_links or function.physical_function:
             continue
         if past.watching:
             yield from _growing(device, past, policy)
-        elif function.aer is not None and any(function.aer[:3]):  # most count nothing
+        elif function.aer is not None:
             yield from _standing(device, function.aer)
     if past.watching:
         yield from _replays(node, past, policy)

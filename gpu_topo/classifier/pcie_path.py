@@ -10,7 +10,7 @@ from gpu_topo.classifier.links import (
     is_fast_nic,
     is_nvme,
     lost,
-    not_judged,
+    owners,
     served,
     verify_link,
 )
@@ -31,10 +31,8 @@ _ROUNDING = 1.02  # 1:1 fabrics whose parts differ by a management lane are no o
 
 def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """pcie-path-bottleneck."""
-    for device in node.devices.values():
-        if device.link is None or (device.bottleneck is None and len(device.path) < 3):
-            continue
-        if device.function.physical_function or not _wants(node, device) or not_judged(node, device) is not None:
+    for device, _, reason in owners(node):
+        if reason is not None or (device.bottleneck is None and len(device.path) < 3) or not _wants(node, device):
             continue
         own = carries(node, device)
         if own is None or device.address.rsplit(".", 1)[1] != "0":

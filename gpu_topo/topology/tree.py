@@ -26,10 +26,10 @@ def paths_to(functions: Mapping[str, Function], addresses: Iterable[str]) -> dic
     for address in addresses:
         path = known.get(address)
         if path is None:
-            parent = parent_of(functions[address])
+            parent = functions[address].parent
             if parent is None:
                 path = (address,)
-            elif parent in known:
+            elif isinstance(parent, str) and parent in known:
                 path = (*known[parent], address)
             else:
                 path = path_to(functions, address, known)
