@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.collectors.sysfs import Tally, is_virtual, last_part, open_class, pci_address, shares_a_port, too_late
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.host import BlockDevice
 from gpu_topo.source import Dir, Refusal, Source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 NAME = "block"
 _NVME = "/sys/class/nvme"

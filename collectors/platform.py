@@ -9,7 +9,6 @@ from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.facts import ABSENT, DENIED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.host import BARE_METAL, UNKNOWN_PLATFORM, VIRTUAL_MACHINE, NumaNode, Platform
 from gpu_topo.model.reading import MALFORMED, Reading, Unknown, known
-from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Answer, Refusal, Source
 
 NAME = "platform"
@@ -54,29 +53,21 @@ _MAKERS = (
 )
 
 
-class _Machine(NamedTuple):
-    """What decides between hardware and hypervisor."""
-
-    kind: str
-    hypervisor: str | None
-    evidence: str
-
-
 def collect(source: Source, context: Context) -> Facts:
     """Read what tells about the machine as a whole. Never raises."""
     begun = time.monotonic()
     reader = _Reader(source)
     dmi = reader.dmi()
     cpu = reader.cpu()
-    machine = _judge(dmi, cpu, reader)
+    kind, hypervisor, evidence = _judge(dmi, cpu, reader)
     numa, count = reader.numa()
     kernel = reader.kernel()
     vendor, product = dmi.get("sys_vendor"), dmi.get("product_name")
     platform = Platform(
         hostname=reader.first("/proc/sys/kernel/hostname", "/etc/hostname"),
-        kind=machine.kind,
-        hypervisor=machine.hypervisor,
-        evidence=machine.evidence,
+        kind=kind,
+        hypervisor=hypervisor,
+        evidence=evidence,
         kernel=kernel,
         arch=_arch(cpu),
         product=" ".join(part for part in (vendor, product) if part) or None,
@@ -205,40 +196,40 @@ class _Reader:
         return SourceStatus(NAME, PARTIAL if self.unread else OK, detail, seconds)
 
 
-def _judge(dmi: dict[str, str], cpu: str, reader: _Reader) -> _Machine:
-    """Hardware or hypervisor, by what speaks for each; unknown where nothing does."""
+def _judge(dmi: dict[str, str], cpu: str, reader: _Reader) -> tuple[str, str | None, str]:
+    """Hardware or hypervisor, the hypervisor's name, and what speaks for it; unknown where nothing does."""
     if known(reader.text("/proc/xen/capabilities")) == "control_d":
-        return _Machine(BARE_METAL, "Xen", "Xen's control domain")  # it owns the hardware
+        return BARE_METAL, "Xen", "Xen's control domain"  # it owns the hardware
     flags = _line(cpu, "flags")
     flagged = flags is not None and " hypervisor" in flags
     said = " ".join(dmi.get(name, "") for name in ("sys_vendor", "product_name", "board_vendor", "bios_vendor")).lower()
     named = f"DMI: {dmi.get('sys_vendor', '')} {dmi.get('product_name', '')}".strip()
     cloud = next((name for words, name in _CLOUDS if words in said), None)
     if cloud and not flagged and (flags is not None or _is_metal(said)):
-        return _Machine(BARE_METAL, None, named)
+        return BARE_METAL, None, named
     # A hidden flag (to please old drivers) does not make hardware of what the firmware calls a virtual machine.
     hypervisor = cloud or next((name for words, name in _VIRTUAL if _says(said, words)), None)
     if hypervisor:
-        return _Machine(VIRTUAL_MACHINE, hypervisor, named)
+        return VIRTUAL_MACHINE, hypervisor, named
     kind = known(reader.text("/sys/hypervisor/type"))
     if kind:
-        return _Machine(VIRTUAL_MACHINE, kind.capitalize(), "/sys/hypervisor/type")
+        return VIRTUAL_MACHINE, kind.capitalize(), "/sys/hypervisor/type"
     if flagged:
-        return _Machine(VIRTUAL_MACHINE, None, "CPU flag: hypervisor")
+        return VIRTUAL_MACHINE, None, "CPU flag: hypervisor"
     if flags is not None:
-        return _Machine(BARE_METAL, None, "CPU flags without hypervisor")
+        return BARE_METAL, None, "CPU flags without hypervisor"
     # What follows is of other processors than x86.
     tree = known(reader.text("/proc/device-tree/hypervisor/compatible"))
     if tree:
-        return _Machine(VIRTUAL_MACHINE, "KVM" if "kvm" in tree else tree.capitalize(), "device tree: hypervisor")
+        return VIRTUAL_MACHINE, "KVM" if "kvm" in tree else tree.capitalize(), "device tree: hypervisor"
     power = (_line(cpu, "platform") or "").strip()
     if power.startswith("pSeries"):
-        return _Machine(VIRTUAL_MACHINE, "KVM" if "qemu" in cpu else "PowerVM", "/proc/cpuinfo: pSeries")
+        return VIRTUAL_MACHINE, "KVM" if "qemu" in cpu else "PowerVM", "/proc/cpuinfo: pSeries"
     if power.startswith("PowerNV"):
-        return _Machine(BARE_METAL, None, "/proc/cpuinfo: PowerNV")
+        return BARE_METAL, None, "/proc/cpuinfo: PowerNV"
     if any(_says(said, maker) for maker in _MAKERS.split("|")):
-        return _Machine(BARE_METAL, None, named)
-    return _Machine(UNKNOWN_PLATFORM, None, "")
+        return BARE_METAL, None, named
+    return UNKNOWN_PLATFORM, None, ""
 
 
 def _line(cpu: str, name: str) -> str | None:

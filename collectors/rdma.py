@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.collectors.ib_rate import (
@@ -28,8 +27,11 @@ from gpu_topo.collectors.sysfs import (
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.host import Port
 from gpu_topo.model.reading import MALFORMED, NO_DATA, Reading, Unknown, known
-from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import ABSENT, Answer, Dir, Refusal, Source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 NAME = "rdma"
 ROOT = "/sys/class/infiniband"
@@ -94,18 +96,6 @@ def _natural(name: str) -> tuple[str, int]:
     return letters, int(name[len(letters) :] or 0)
 
 
-class _Device(NamedTuple):
-    """What the ports of one device share."""
-
-    name: str
-    address: str | None
-    virtual: bool  # without hardware
-    firmware: Reading[str]
-    board_id: Reading[str]
-    hca_type: Reading[str]
-    ports: int
-
-
 class _Scan:
     """One walk over the class: what every device needs is opened once."""
 
@@ -145,17 +135,17 @@ class _Scan:
         with folder:
             text = self._tally.text
             ports = self._port_numbers(folder, name)
-            device = _Device(
-                name,
-                address,
-                is_virtual(target),
-                text(folder.read("fw_ver"), "fw_ver"),
-                text(folder.read("board_id"), "board_id"),
-                text(folder.read("hca_type"), "hca_type"),
-                len(ports),
+            device = Port(  # what its ports share
+                device=name,
+                port=0,
+                address=address,
+                firmware=text(folder.read("fw_ver"), "fw_ver"),
+                board_id=text(folder.read("board_id"), "board_id"),
+                hca_type=text(folder.read("hca_type"), "hca_type"),
+                software=is_virtual(target) or is_software(name),
             )
             return [
-                self._port(folder, device, number, layer)
+                self._port(folder, device, number, layer, len(ports) == 1)
                 for number, layer in ports.items()
                 if f"{name}/{number}" not in self._exclude
             ]
@@ -180,8 +170,8 @@ class _Scan:
             return {}
         return {number: found.get(number) for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 6)}
 
-    def _port(self, folder: Dir, device: _Device, number: int, layer: Answer | None) -> Port:
-        """The port with its state, rate, identity in the subnet and error counters."""
+    def _port(self, folder: Dir, device: Port, number: int, layer: Answer | None, alone: bool) -> Port:
+        """The port with its state, rate, identity in the subnet and error counters. alone: the device has no other."""
         text = self._tally.text
         base = f"ports/{number}"
         answer = layer or folder.read(f"{base}/link_layer")
@@ -193,9 +183,9 @@ class _Scan:
         state = _usual(_STATES, answer) or _named(text(answer, "state"), "state", port_state)
         answer = folder.read(f"{base}/phys_state")
         phys_state = _usual(_PHYS_STATES, answer) or _named(text(answer, "phys_state"), "phys_state", parse_state)
-        netdev, bond = self._netdev(folder, device, number, software)
+        netdev, bond = self._netdev(folder, device, number, software, alone)
         return Port(
-            device=device.name,
+            device=device.device,
             port=number,
             address=device.address,
             netdev=netdev,
@@ -218,20 +208,18 @@ class _Scan:
             counters=self._errors(folder, base, self._of_infiniband if infiniband else self._counters),
         )
 
-    def _transport(self, folder: Dir, device: _Device, layer: str | None) -> tuple[bool, str | None]:
+    def _transport(self, folder: Dir, device: Port, layer: str | None) -> tuple[bool, str | None]:
         """Whether the device is emulated, and what its port speaks. Driver and node type tell RoCE, iWARP and EFA
         apart; InfiniBand tells by its link layer alone."""
-        if device.virtual or is_software(device.name):
+        if device.software:
             return True, SOFTWARE
         if layer == "InfiniBand":
             return False, INFINIBAND
-        driver = None
+        name, driver = device.device, None
         if device.address and not isinstance(self._functions, Refusal):
             driver = last_part(self._functions.link(f"{device.address}/driver"))
-        node = self._tally.text(folder.read("node_type"), "node_type")
-        return is_software(device.name, driver), transport(
-            device.name, layer, known(node), driver, known(device.hca_type)
-        )
+        node = known(self._tally.text(folder.read("node_type"), "node_type"))
+        return is_software(name, driver), transport(name, layer, node, driver, known(device.hca_type))
 
     def _rate(self, answer: Answer) -> tuple[Reading[float], Reading[int], Reading[str]]:
         """Gb/s, lanes and name of the lane speed. Equal ports say the same, which is parsed once."""
@@ -246,21 +234,24 @@ class _Scan:
             self._rates[answer] = rate
         return rate
 
-    def _netdev(self, folder: Dir, device: _Device, port: int, software: bool) -> tuple[str | None, str | None]:
+    def _netdev(
+        self, folder: Dir, device: Port, port: int, software: bool, alone: bool
+    ) -> tuple[str | None, str | None]:
         """The network interface of a port, and the bond that it or the device is part of. Several interfaces (ports,
         or representors of virtual functions) are told apart by the GID table, then by dev_port."""
-        bond = device.name if "_bond_" in device.name else None
-        names = self._interfaces(device.address) if device.address else ()
-        if len(names) == 1 and device.ports == 1:
+        bond = device.device if "_bond_" in device.device else None
+        address = known(device.address)
+        names = self._interfaces(address) if address else ()
+        if len(names) == 1 and alone:
             netdev: str | None = names[0]
         else:
             netdev = _plain(folder.read(f"ports/{port}/gid_attrs/ndevs/0"))
             if netdev is None and names:
-                netdev = self._by_dev_port(f"{_FUNCTIONS}/{device.address}", names, str(port - 1))
+                netdev = self._by_dev_port(f"{_FUNCTIONS}/{address}", names, str(port - 1))
             if netdev is None and software:
                 netdev = _plain(folder.read("parent"))
         if netdev in names and not isinstance(self._functions, Refusal):
-            bond = last_part(self._functions.link(f"{device.address}/net/{netdev}/master")) or bond
+            bond = last_part(self._functions.link(f"{address}/net/{netdev}/master")) or bond
         return netdev, bond
 
     def _interfaces(self, address: str) -> Sequence[str]:
@@ -304,7 +295,7 @@ class _Scan:
                 found[name] = value
         return found
 
-    def _manages_switches(self, device: _Device) -> bool:
+    def _manages_switches(self, device: Port) -> bool:
         """Whether the product data marks this board as an NVSwitch manager. Only root may read it."""
         board = known(device.board_id)
         if device.address is None or board is None or known(device.hca_type) not in _MANAGER_TYPES:

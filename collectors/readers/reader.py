@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 # CSI, OSC and two-byte escape sequences (ECMA-48), compiled where there is one; then every other control character but
 # tab and newline.
