@@ -6,73 +6,69 @@ linux/pci_regs.h. Whatever bytes come in, decoding ends: chains are bounded, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-
+from gpu_topo.collectors.registers import (
+    EXPRESS,
+    EXT_ACS,
+    HEADER_SIZE,
+    HEADER_TYPE,
+    NO_LINK,
+    ORDINARY_SIZE,
+    access_control,
+    chain,
+    extended_chain,
+    missing,
+    port,
+    set_bits,
+    speed,
+    target_speed,
+    words_of,
+)
 from gpu_topo.model import pci
 from gpu_topo.model.pci import Aer, LinkEnd
-from gpu_topo.model.reading import DENIED, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.reading import LOST, NO_DATA, NOT_RECORDED, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.model.units import GTS_OF_GENERATION
 
-# Header (type 0 unless said otherwise). Everything is read by the double word, as the hardware answers.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpu_topo.collectors.registers import Word
+
+# Header (type 0 unless said otherwise).
 IDS = 0x00
-STATUS = 0x04  # status in the upper half
-STATUS_CAPABILITIES = 1 << 20
 CLASS = 0x08  # revision in the lowest byte
-HEADER_TYPE = 0x0C  # third byte
 BUSES = 0x18  # type 1: primary, secondary, subordinate
 SUBSYSTEM = 0x2C
-POINTER = 0x34
-POINTER_CARDBUS = 0x14
 SUBSYSTEM_CARDBUS = 0x40
-HEADER_SIZE = 0x40
-ORDINARY_SIZE = 0x100
 
 # Capability ids.
 POWER_MANAGEMENT = 0x01
 PCI_X = 0x07
 BRIDGE_SUBSYSTEM = 0x0D
-EXPRESS = 0x10
 
 # PCI Express capability, from its start.
-DEVCAP = 0x04
-DEVCTL = 0x08
 LNKCAP = 0x0C
 LNKSTA = 0x10  # upper half
 SLTCAP = 0x14
 SLTSTA = 0x18  # upper half
-LNKCTL2 = 0x30
 FLAG_SLOT = 1 << 24
 SLOT_PRESENT = 1 << 22
 
 # Extended capability ids, and registers from the capability's start.
 EXT_AER = 0x0001
-EXT_ACS = 0x000D
 EXT_SRIOV = 0x0010
 AER_UNCORRECTABLE = 0x04
 AER_SEVERITY = 0x0C
 AER_CORRECTABLE = 0x10
-ACS_CONTROL = 0x04  # upper half
 SRIOV_CONTROL = 0x08
 SRIOV_NUMBER = 0x10
 SRIOV_PLACE = 0x14  # first offset, stride
 SRIOV_DEVICE = 0x18  # upper half
 
 WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
-_NO_LINK = frozenset((pci.INTEGRATED_ENDPOINT, pci.EVENT_COLLECTOR))
 _POWER_STATES = ("D0", "D1", "D2", "D3hot")
-_ALL_ONES = 0xFFFFFFFF
 
 # Bit -> name, as lspci prints them.
-ACS_BITS: Mapping[int, str] = {
-    0: "SrcValid",
-    1: "TransBlk",
-    2: "ReqRedir",
-    3: "CmpltRedir",
-    4: "UpstreamFwd",
-    5: "EgressCtrl",
-    6: "DirectTrans",
-}
 CORRECTABLE_BITS: Mapping[int, str] = {
     0: "RxErr",
     6: "BadTLP",
@@ -148,29 +144,16 @@ class ConfigSpace(NamedTuple):
     sriov: Sriov | None = None
 
 
-Word = Callable[[int], "int | None"]  # the aligned double word at an offset, None where it was not read
-
-
-def speed(code: int, where: str) -> Reading[float]:
-    """GT/s of a link speed code (PCI Express Base Specification 7.5.3.6); code 0 and reserved ones are Unknown."""
-    return GTS_OF_GENERATION.get(code) or Unknown(NO_DATA, where)
-
-
 def width(lanes: int, where: str) -> Reading[int]:
     """Lanes of a link width field: 0 is no link, and other numbers than the specification's mean nothing."""
     return lanes if lanes in WIDTHS else Unknown(NO_DATA, where)
-
-
-def payload(code: int, where: str) -> Reading[int]:
-    """Bytes of a maximum payload size code; 6 and 7 are reserved."""
-    return 128 << code if code < 6 else Unknown(MALFORMED, where)
 
 
 def decode(data: bytes, why: str = NOT_RECORDED) -> ConfigSpace:
     """Configuration space of 64, 256 or 4096 bytes, or cut off anywhere. why: the reason that what is beyond the end
     is Unknown for."""
 
-    word = _words_of(data)
+    word = words_of(data)
     if len(data) < HEADER_SIZE:
         missing = Unknown(why, "configuration space")
         return ConfigSpace(
@@ -179,7 +162,7 @@ def decode(data: bytes, why: str = NOT_RECORDED) -> ConfigSpace:
     if data.count(b"\xff", 0, HEADER_SIZE) == HEADER_SIZE:
         return dead()
     space = _header(word)
-    offsets, cut = _chain(word, space.header_type)
+    offsets, cut = chain(word, space.header_type)
     space = space._replace(capabilities=tuple(offsets.items()))
     beyond = Unknown(why, f"configuration space beyond {len(data)} bytes") if cut else None
     space = _power(space, word, offsets.get(POWER_MANAGEMENT), beyond)
@@ -230,38 +213,6 @@ def _header(word: Word) -> ConfigSpace:
     )
 
 
-def _chain(word: Word, header_type: int | None, until: int | None = None) -> tuple[dict[int, int], bool]:
-    """The first offset of each capability by id, and whether the chain leads to where nothing was read. A loop or a
-    broken link (id ff) ends it, as does the capability `until`."""
-    found: dict[int, int] = {}
-    if not (word(STATUS) or 0) & STATUS_CAPABILITIES:
-        return found, False
-    pointer = word(POINTER_CARDBUS if header_type == 2 else POINTER)
-    offset, seen = (pointer or 0) & 0xFC, set[int]()
-    while offset >= HEADER_SIZE and offset not in seen and until not in found:
-        seen.add(offset)
-        head = word(offset)
-        if head is None:
-            return found, True
-        if head & 0xFF == 0xFF:
-            break
-        found.setdefault(head & 0xFF, offset)
-        offset = (head >> 8) & 0xFC
-    return found, pointer is None
-
-
-def _extended_chain(word: Word) -> Iterator[tuple[int, int]]:
-    """Extended capabilities (id, offset) in chain order, ending at the first that is not there or seen before."""
-    offset, seen = ORDINARY_SIZE, set[int]()
-    while offset >= ORDINARY_SIZE and offset not in seen:
-        seen.add(offset)
-        head = word(offset)
-        if not head or head == _ALL_ONES:
-            return
-        yield head & 0xFFFF, offset
-        offset = (head >> 20) & 0xFFC
-
-
 def _power(space: ConfigSpace, word: Word, offset: int | None, beyond: Unknown | None) -> ConfigSpace:
     """The power state of the power management capability."""
     if offset is None:
@@ -277,17 +228,17 @@ def _express(space: ConfigSpace, word: Word, offset: int | None, beyond: Unknown
     if offset is None:
         link = None if beyond is None else LinkEnd(beyond, beyond, beyond, beyond, beyond)
         return space._replace(port_type=beyond, link=link, payload_bytes=beyond, max_payload_bytes=beyond)
-    port_type, payload_bytes, max_payload_bytes = _port(word, offset)
-    space = space._replace(port_type=port_type, payload_bytes=payload_bytes, max_payload_bytes=max_payload_bytes)
     flags = word(offset) or 0
-    if space.port_type not in _NO_LINK:
+    port_type, payload_bytes, max_payload_bytes = port(word, offset, flags)
+    space = space._replace(port_type=port_type, payload_bytes=payload_bytes, max_payload_bytes=max_payload_bytes)
+    if space.port_type not in NO_LINK:
         able, now = word(offset + LNKCAP), word(offset + LNKSTA)
         link = LinkEnd(
-            speed_gts=_missing("LnkSta") if now is None else speed((now >> 16) & 0xF, "LnkSta: Speed"),
-            width=_missing("LnkSta") if now is None else width((now >> 20) & 0x3F, "LnkSta: Width"),
-            max_speed_gts=_missing("LnkCap") if able is None else speed(able & 0xF, "LnkCap: Speed"),
-            max_width=_missing("LnkCap") if able is None else width((able >> 4) & 0x3F, "LnkCap: Width"),
-            target_speed_gts=_target(word, offset, flags),
+            speed_gts=missing("LnkSta") if now is None else speed((now >> 16) & 0xF, "LnkSta: Speed"),
+            width=missing("LnkSta") if now is None else width((now >> 20) & 0x3F, "LnkSta: Width"),
+            max_speed_gts=missing("LnkCap") if able is None else speed(able & 0xF, "LnkCap: Speed"),
+            max_width=missing("LnkCap") if able is None else width((able >> 4) & 0x3F, "LnkCap: Width"),
+            target_speed_gts=target_speed(word, offset, flags),
         )
         space = space._replace(link=link)
     if flags & FLAG_SLOT and space.port_type in (pci.ROOT_PORT, pci.DOWNSTREAM_PORT):
@@ -300,50 +251,19 @@ def _express(space: ConfigSpace, word: Word, offset: int | None, beyond: Unknown
     return space
 
 
-def _port(word: Word, offset: int) -> tuple[Reading[str], Reading[int], Reading[int]]:
-    """Port type, the payload size in use and the largest."""
-    kind = ((word(offset) or 0) >> 20) & 0xF
-    devcap, devctl = word(offset + DEVCAP), word(offset + DEVCTL)
-    return (
-        pci.PORT_TYPES.get(kind) or Unknown(MALFORMED, f"PCI Express port type {kind}"),
-        _missing("DevCtl") if devctl is None else payload((devctl >> 5) & 7, "DevCtl: MaxPayload"),
-        _missing("DevCap") if devcap is None else payload(devcap & 7, "DevCap: MaxPayload"),
-    )
-
-
-def _target(word: Word, offset: int, flags: int) -> Reading[float]:
-    """Target speed; capability version 1 has no such register."""
-    if (flags >> 16) & 0xF < 2:
-        return None
-    control = word(offset + LNKCTL2)
-    return _missing("LnkCtl2") if control is None else speed(control & 0xF, "LnkCtl2: Target Link Speed")
-
-
-def _missing(where: str) -> Unknown:
-    return Unknown(NOT_RECORDED, where)
-
-
 def _extended(space: ConfigSpace, word: Word, beyond: Unknown) -> ConfigSpace:
     """What only the extended capabilities say: ACS, AER, SR-IOV."""
     if word(ORDINARY_SIZE) is None:
         return space._replace(acs=beyond, aer=Aer(beyond, beyond, beyond, sticky=True))
     offsets: dict[int, int] = {}
-    for capability, offset in _extended_chain(word):
+    for capability, offset in extended_chain(word):
         offsets.setdefault(capability, offset)
     return space._replace(
         extended=tuple(offsets.items()),
-        acs=_acs(word, offsets.get(EXT_ACS)),
+        acs=access_control(word, offsets.get(EXT_ACS)),
         aer=_aer(word, offsets.get(EXT_AER)),
         sriov=_sriov(word, offsets.get(EXT_SRIOV)),
     )
-
-
-def _acs(word: Word, offset: int | None) -> Reading[frozenset[str]]:
-    """Enabled access control bits; None where the function has no such capability."""
-    if offset is None:
-        return None
-    control = word(offset + ACS_CONTROL)
-    return _missing("ACSCtl") if control is None else frozenset(_set_bits(control >> 16, ACS_BITS))
 
 
 def _aer(word: Word, offset: int | None) -> Aer | None:
@@ -354,21 +274,17 @@ def _aer(word: Word, offset: int | None) -> Aer | None:
     correctable = word(offset + AER_CORRECTABLE)
     unknown = uncorrectable is None or severity is None
     return Aer(
-        correctable=_missing("CESta")
+        correctable=missing("CESta")
         if correctable is None
-        else dict.fromkeys(_set_bits(correctable, CORRECTABLE_BITS), 1),
-        nonfatal=_missing("UESta")
+        else dict.fromkeys(set_bits(correctable, CORRECTABLE_BITS), 1),
+        nonfatal=missing("UESta")
         if unknown
-        else dict.fromkeys(_set_bits((uncorrectable or 0) & ~(severity or 0), UNCORRECTABLE_BITS), 1),
-        fatal=_missing("UESta")
+        else dict.fromkeys(set_bits((uncorrectable or 0) & ~(severity or 0), UNCORRECTABLE_BITS), 1),
+        fatal=missing("UESta")
         if unknown
-        else dict.fromkeys(_set_bits((uncorrectable or 0) & (severity or 0), UNCORRECTABLE_BITS), 1),
+        else dict.fromkeys(set_bits((uncorrectable or 0) & (severity or 0), UNCORRECTABLE_BITS), 1),
         sticky=True,
     )
-
-
-def _set_bits(value: int, names: Mapping[int, str]) -> Iterator[str]:
-    return (name for bit, name in names.items() if value >> bit & 1)
 
 
 def _sriov(word: Word, offset: int | None) -> Sriov | None:
@@ -380,69 +296,3 @@ def _sriov(word: Word, offset: int | None) -> Sriov | None:
     if control is None or number is None or place is None or not control & 1 or not number & 0xFFFF:
         return None
     return Sriov(number & 0xFFFF, place & 0xFFFF, place >> 16, None if device is None else device >> 16)
-
-
-def needed(read: Callable[[int, int], bytes | None]) -> ConfigSpace | None:
-    """Port type, payload, target speed and a bridge's ACS of a live function by single double words, since each costs.
-
-    read(offset, size) gives bytes (fewer past the 64 that the kernel shows to non-root) or None on failure. The result
-    is None where even the header fails. Link values are left out: sysfs has them for less.
-    """
-    words: dict[int, int | None] = {}
-
-    def word(offset: int) -> int | None:
-        if offset not in words:
-            data = read(offset, 4)
-            words[offset] = int.from_bytes(data, "little") if data is not None and len(data) == 4 else None
-        return words[offset]
-
-    return _needed(word)
-
-
-def needed_of(data: bytes) -> ConfigSpace | None:
-    """The same of bytes that are there already."""
-    return _needed(_words_of(data))
-
-
-def _words_of(data: bytes) -> Word:
-    size, number = len(data), int.from_bytes
-
-    def word(offset: int) -> int | None:
-        return number(data[offset : offset + 4], "little") if offset + 4 <= size else None
-
-    return word
-
-
-def _needed(word: Word) -> ConfigSpace | None:
-    header = word(HEADER_TYPE)
-    if header is None:
-        return None
-    if header == _ALL_ONES:
-        return dead()
-    header_type = (header >> 16) & 0x7F
-    chain, cut = _chain(word, header_type, EXPRESS)
-    offset = chain.get(EXPRESS)
-    if offset is None:
-        hidden = Unknown(DENIED, "config beyond 64 bytes") if cut else None
-        return ConfigSpace(
-            answers=True,
-            header_type=header_type,
-            port_type=hidden,
-            payload_bytes=hidden,
-            max_payload_bytes=hidden,
-            acs=hidden,
-        )
-    port_type, payload_bytes, max_payload_bytes = _port(word, offset)
-    has_link = port_type not in _NO_LINK
-    # Extended capabilities lie one behind the other: the walk to ACS is the longest part, and only bridges redirect.
-    bridge = header_type == 1
-    acs = next((at for kind, at in _extended_chain(word) if kind == EXT_ACS), None) if bridge else None
-    return ConfigSpace(
-        answers=True,
-        header_type=header_type,
-        port_type=port_type,
-        link=LinkEnd(target_speed_gts=_target(word, offset, word(offset) or 0)) if has_link else None,
-        payload_bytes=payload_bytes,
-        max_payload_bytes=max_payload_bytes,
-        acs=_acs(word, acs),
-    )

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import time
 
-from gpu_topo.collectors.config_space import ConfigSpace, needed, needed_of
 from gpu_topo.collectors.context import Context
+from gpu_topo.collectors.pcie_identity import NOTHING, Identity, identify
 from gpu_topo.collectors.pcie_values import (
+    ASLEEP_LINK,
     ASLEEP_READING,
     LOST_LINK,
     UNRECORDED,
     Values,
     absent,
     gone,
-    number,
-    pairs,
     text,
-    two_hex,
 )
+from gpu_topo.collectors.registers import Registers, registers, registers_in
 from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, Facts, SourceStatus
-from gpu_topo.model.pci import Function, LinkEnd
-from gpu_topo.model.reading import ASLEEP, MALFORMED, NOT_RECORDED, Reading, Unknown, known
+from gpu_topo.model.pci import Aer, Function, LinkEnd
+from gpu_topo.model.reading import MALFORMED, NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import ABSENT as NOT_THERE
 from gpu_topo.source import Dir, LiveDir, Refusal, Source
 
@@ -44,162 +44,213 @@ _CONFIG_BYTES = 4096
 def collect(source: Source, context: Context) -> Facts:
     """All PCI functions of a machine. Never raises on what a file holds; each unreadable value is counted."""
     begun = time.monotonic()
-    names = source.list(DEVICES)
-    if isinstance(names, Refusal):
-        status = {NOT_THERE: ABSENT, "denied": DENIED}.get(names.why, FAILED)
-        detail = f"{DEVICES}: {names.error or names.why}"
-        return Facts(SourceStatus(NAME, status, detail, time.monotonic() - begun))
-    scan = _Scan(source, context)
-    for name in names:
-        scan.visit(name)
-    functions = scan.finish()
+    folder = source.dir(DEVICES)
+    if isinstance(folder, Refusal):
+        return _refused(folder, begun)
+    with folder:
+        names = folder.list()
+        if isinstance(names, Refusal):
+            return _refused(names, begun)
+        scan = _Scan(folder, slot_labels(source), context)
+        for name in names:
+            scan.visit(name)
     problems = sum(scan.values.unread.values())
-    detail = f"{len(functions)} functions"
+    detail = f"{len(scan.functions)} functions"
     if problems:
         detail += f", {problems} values not readable"
     answer = SourceStatus(NAME, PARTIAL if problems else OK, detail, time.monotonic() - begun)
-    return Facts(answer, functions=tuple(functions.values()), unread=scan.values.unread)
+    return Facts(answer, functions=tuple(scan.functions.values()), unread=scan.values.unread)
+
+
+def _refused(refusal: Refusal, begun: float) -> Facts:
+    """Without its folder there is nothing to read."""
+    status = {NOT_THERE: ABSENT, "denied": DENIED}.get(refusal.why, FAILED)
+    detail = f"{DEVICES}: {refusal.error or refusal.why}"
+    return Facts(SourceStatus(NAME, status, detail, time.monotonic() - begun))
+
+
+def slot_labels(source: Source) -> dict[str, str]:
+    """Physical slot labels by address without function."""
+    folder = source.dir(SLOTS)
+    if isinstance(folder, Refusal):
+        return {}
+    labels = {}
+    with folder:
+        names = folder.list()
+        for name in () if isinstance(names, Refusal) else names:
+            address = text(folder.read(f"{name}/address"))
+            if address:
+                labels[address.lower()] = name
+    return labels
+
+
+class Place(NamedTuple):
+    """Where functions hang: the bridge above, and the host bridge ("pci0000:17") where it is known."""
+
+    parent: Reading[str]
+    host_bridge: str | None
 
 
 class _Scan:
     """One pass over the devices folder."""
 
-    def __init__(self, source: Source, context: Context) -> None:
-        self._source = source
+    def __init__(self, devices: Dir, slots: dict[str, str], context: Context) -> None:
+        self._devices = devices
+        self._slots = slots
         self._exclude = context.exclude
-        self._functions: dict[str, Function] = {}
         self._virtual: dict[str, str] = {}  # virtual function -> its physical function
         self._numa_of: dict[str, Reading[int]] = {}  # bus -> NUMA node
-        self._places: dict[str, tuple[Reading[str], str | None]] = {}  # folder -> the bridge above, the host bridge
+        self._bus = ""  # of the function before
+        self._place_of_bus = Place(None, None)
+        self._identities: dict[tuple[bytes, bytes], Identity] = {}  # of functions alike
         self._config = True  # until it is denied: then none of it is readable
+        self.functions: dict[str, Function] = {}
         self.values = Values()
 
     def visit(self, name: str) -> None:
         """Read one function, unless it is excluded or virtual."""
         if name in self._exclude:
             return
-        path = f"{DEVICES}/{name}"
-        physical = self._virtual.get(name)
-        if physical is not None:
-            # It hangs where its physical function does (drivers/pci/iov.c, pci_iov_add_virtfn).
-            above = self._functions.get(physical)
-            parent, host_bridge = (above.parent, above.host_bridge) if above else self._ancestry(path, name)
-            self._functions[name] = Function(
-                name,
-                vendor_id=above.vendor_id if above else None,
-                class_code=above.class_code if above else None,
-                driver=Unknown(NOT_RECORDED, "virtual functions are not opened"),
-                numa_node=above.numa_node if above else None,
-                parent=parent,
-                host_bridge=host_bridge,
-                virtual_function=True,
-                physical_function=physical,
-            )
+        if name in self._virtual:
+            self.functions[name] = self._of_physical(name, self._virtual[name])
             return
-        parent, host_bridge = self._ancestry(path, name)
-        folder = self._source.dir(path)
-        if isinstance(folder, Refusal):
-            # It went away between the listing and now, or may not be entered.
-            if folder.why != NOT_THERE:
-                self.values.count(folder.why, "device folder")
-                self._functions[name] = Function(name, parent=parent, host_bridge=host_bridge)
-            return
-        with folder:
-            function = self._read(folder, name, parent, host_bridge)
-            nothing = function.class_code is None and function.vendor_id is None and function.link is None
-            if nothing and absent(folder.read("class")):
-                self.values.count(NOT_RECORDED, "class")  # an empty folder of a copy: a place without a part
-        self._functions[name] = function
+        place, near = self._place(name)
+        folder = self._devices.dir(name, near)
+        if not isinstance(folder, Refusal):
+            with folder:
+                self.functions[name] = self._read(folder, name, place)
+        elif folder.why != NOT_THERE:  # else it went away between the listing and now
+            self.values.count(folder.why, "device folder")
+            self.functions[name] = self._bare(name, place)
 
-    def _ancestry(self, path: str, name: str) -> tuple[Reading[str], str | None]:
-        """The bridge above and the host bridge, from where the device's link points to."""
-        target = self._source.link(path)
+    def _of_physical(self, name: str, physical: str) -> Function:
+        """A virtual function, from what is known of its physical one: it hangs where that does (drivers/pci/iov.c,
+        pci_iov_add_virtfn), and is not opened."""
+        above = self.functions.get(physical)
+        place = Place(above.parent, above.host_bridge) if above else self._place(name)[0]
+        return Function(
+            name,
+            vendor_id=above.vendor_id if above else None,
+            class_code=above.class_code if above else None,
+            driver=Unknown(NOT_RECORDED, "virtual functions are not opened"),
+            numa_node=above.numa_node if above else None,
+            parent=place.parent,
+            host_bridge=place.host_bridge,
+            slot=self._slots.get(name[:-2]),
+            virtual_function=True,
+            physical_function=physical,
+        )
+
+    def _place(self, name: str) -> tuple[Place, bool]:
+        """Where a function hangs, from where its link points to, and whether it lies beside the one before: all
+        functions on a bus do, so that only the first one's link is read."""
+        bus = name[:-5]
+        if bus == self._bus:
+            return self._place_of_bus, True
+        target = self._devices.link(name)
         if isinstance(target, Refusal):
             # Copies that lost their symbolic links are flat folders: nothing is known of what is above.
-            return Unknown(NOT_RECORDED, path), None
-        folder = target.rstrip("/").rpartition("/")[0]
-        if folder not in self._places:
-            self._places[folder] = self._place(folder)
-        return self._places[folder]
+            return Place(Unknown(NOT_RECORDED, f"{DEVICES}/{name}"), None), False
+        self._bus, self._place_of_bus = bus, self._place_in(target.rstrip("/").rpartition("/")[0])
+        return self._place_of_bus, False
 
-    def _place(self, folder: str) -> tuple[Reading[str], str | None]:
+    def _place_in(self, folder: str) -> Place:
         steps = folder.split("/")
         above = steps[-1]
         # The last one counts: Intel's VMD puts a root bus of its own below a function of another.
         host_bridge = next((step for step in reversed(steps) if step.startswith("pci") and ":" in step), None)
         if above.startswith("pci") or not _is_address(above):
-            return (None if host_bridge == above else Unknown(NOT_RECORDED, folder)), host_bridge
+            return Place(None if host_bridge == above else Unknown(NOT_RECORDED, folder), host_bridge)
         for i in range(len(steps) - 1, 0, -1):
             # A bridge that the tree names but does not hold still has its place above the others.
-            if not _is_address(steps[i]) or steps[i] in self._functions:
+            if not _is_address(steps[i]) or steps[i] in self.functions:
                 break
             higher: Reading[str] = steps[i - 1] if _is_address(steps[i - 1]) else None
-            self._functions[steps[i]] = Function(
-                steps[i], parent=higher, host_bridge=host_bridge, bridge=True, link=UNRECORDED
-            )
-        return above, host_bridge
+            self.functions[steps[i]] = self._bare(steps[i], Place(higher, host_bridge), bridge=True, link=UNRECORDED)
+        return Place(above, host_bridge)
 
-    def _read(self, folder: Dir, name: str, parent: Reading[str], host_bridge: str | None) -> Function:
-        event = pairs(folder.read("uevent"))
-        class_code = number(event.get("PCI_CLASS")) if "PCI_CLASS" in event else self.values.id(folder, "class")
-        vendor, device = two_hex(event.get("PCI_ID"))
-        if vendor is None:
-            vendor, device = self.values.id(folder, "vendor"), self.values.id(folder, "device")
-        sub_vendor, sub_device = two_hex(event.get("PCI_SUBSYS_ID"))
-        if sub_vendor is None and "PCI_ID" not in event:
-            sub_vendor, sub_device = (
-                self.values.id(folder, "subsystem_vendor"),
-                self.values.id(folder, "subsystem_device"),
-            )
-        driver: Reading[str] = event.get("DRIVER")
-        if driver is None and "PCI_ID" not in event:
-            driver = self._driver(folder)
-        base = (class_code or 0) >> 16
-        bridge = base == _BRIDGE and ((class_code or 0) >> 8) & 0xFF in (0x04, 0x09)
-        power, link = self.values.power_and_link(folder, small=base not in _WORTH_CONFIG)
+    def _bare(self, name: str, place: Place, bridge: bool = False, link: LinkEnd | None = None) -> Function:
+        """A function of which nothing but its place is known."""
+        return Function(
+            name,
+            parent=place.parent,
+            host_bridge=place.host_bridge,
+            bridge=bridge,
+            slot=self._slots.get(name[:-2]),
+            link=link,
+        )
+
+    def _read(self, folder: Dir, name: str, place: Place) -> Function:
+        identity = identify(folder, self._identities, self.values)
+        base = (identity.class_code or 0) >> 16
+        if base in _WORTH_CONFIG or identity.class_code is None or folder.has("current_link_speed"):
+            return self._with_link(folder, name, place, identity)
+        # One of the many small parts of a processor, or what else sits in the root complex or on conventional PCI.
+        numa_node = self.values.numa(folder) if base in _ENDPOINTS else self._numa_of_bus(folder, name)
+        return Function(
+            name, *identity.ids, identity.driver, numa_node, place.parent, place.host_bridge, self._slots.get(name[:-2])
+        )
+
+    def _with_link(self, folder: Dir, name: str, place: Place, identity: Identity) -> Function:
+        base = (identity.class_code or 0) >> 16
+        bridge = base == _BRIDGE and ((identity.class_code or 0) >> 8) & 0xFF in (0x04, 0x09)
+        power, link, config, aer = self._link(folder, base in _WORTH_CONFIG)
+        if identity == NOTHING and link is None and absent(folder.read("class")):
+            self.values.count(NOT_RECORDED, "class")  # an empty folder of a copy: a place without a part
         asleep = power in ("suspended", "suspending")
-        aer = None if asleep or link is None else self.values.aer(folder)
-        registers: Reading[ConfigSpace] = None
-        if link is not None and base in _WORTH_CONFIG:
-            registers = ASLEEP_READING if asleep else self._registers(folder)
-        config = known(registers)
-        if not bridge and link is not None and base in _ENDPOINTS:
+        if base in _ENDPOINTS and link is not None:
             self._virtual_functions(folder, name)
-        buses = self._bus_numbers(folder) if bridge and isinstance(parent, Unknown) else (None, None)
+        buses = self._bus_numbers(folder) if bridge and isinstance(place.parent, Unknown) else (None, None)
         answers: Reading[bool] = None
-        if link is not None and not asleep:
-            answers = not gone(link)
         if asleep:
-            answers = Unknown(ASLEEP, "power/runtime_status")
-        elif config is not None and answers is not False:
+            answers = ASLEEP_READING
+        elif link is not None:
             # What configuration space said may be of an earlier scan; all lanes at once say that nobody is there now.
-            answers = config.answers
+            answers = not gone(link) and (not isinstance(config, Registers) or config.answers)
         if answers is False:
             link = LOST_LINK
+        hidden = config if isinstance(config, Unknown) else None  # why the registers are not known
+        said = config if isinstance(config, Registers) else Registers(True)
         return Function(
-            address=name,
-            vendor_id=vendor,
-            device_id=device,
-            class_code=class_code,
-            subsystem_vendor_id=sub_vendor,
-            subsystem_device_id=sub_device,
-            driver=driver,
-            numa_node=self.values.numa(folder) if base in _ENDPOINTS else self._numa_of_bus(folder, name),
-            parent=parent,
-            host_bridge=host_bridge,
+            name,
+            *identity.ids,
+            identity.driver,
+            self.values.numa(folder) if base in _ENDPOINTS else self._numa_of_bus(folder, name),
+            place.parent,
+            place.host_bridge,
+            self._slots.get(name[:-2]),
             bridge=bridge,
             secondary_bus=buses[0],
             subordinate_bus=buses[1],
-            port_type=config.port_type if config is not None else None,
-            link=_with_target(link, config),
+            port_type=said.port_type,
+            link=link,
             aer=aer,
-            acs=registers if isinstance(registers, Unknown) and bridge else config.acs if config else None,
-            payload_bytes=registers if isinstance(registers, Unknown) else config.payload_bytes if config else None,
-            max_payload_bytes=config.max_payload_bytes if config is not None else None,
+            acs=(hidden or said.acs) if bridge else said.acs,
+            payload_bytes=hidden or said.payload_bytes,
+            max_payload_bytes=said.max_payload_bytes,
             power="suspended" if asleep else None,
             answers=answers,
             local_cpus=text(folder.read("local_cpulist")) if base in (_DISPLAY, _ACCELERATOR, _PROCESSING) else None,
         )
+
+    def _link(
+        self, folder: Dir, worth_config: bool
+    ) -> tuple[str | None, LinkEnd | None, Registers | Unknown | None, Aer | None]:
+        """Runtime power state, link, registers and error counters; the link is None where the kernel offers none, and
+        what follows it is then not asked for.
+
+        The power state comes first, since reading the link of a device that sleeps would wake it.
+        """
+        power = text(folder.read("power/runtime_status"))
+        if power in ("suspended", "suspending"):
+            return power, ASLEEP_LINK, ASLEEP_READING if worth_config else None, None
+        speed, most = folder.read("current_link_speed"), folder.read("max_link_speed")
+        if absent(speed) and absent(most):
+            return power, None, None, None
+        config = self._registers(folder) if worth_config else None
+        target = config.target_speed_gts if isinstance(config, Registers) and config.answers else None
+        width, lanes = folder.read("current_link_width"), folder.read("max_link_width")
+        return power, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
 
     def _bus_numbers(self, folder: Dir) -> tuple[int | None, int | None]:
         """Which buses a bridge leads to: where the links that tell ancestry are lost, these still do."""
@@ -209,23 +260,17 @@ class _Scan:
         data = folder.read_at("config", BUS_NUMBERS, 4)
         return (data[1], data[2]) if isinstance(data, bytes) and len(data) == 4 else (None, None)
 
-    def _driver(self, folder: Dir) -> Reading[str]:
-        target = folder.link("driver")
-        if isinstance(target, Refusal):
-            return None if target.why == NOT_THERE else Unknown(target.why, "driver")
-        return target.rsplit("/", 1)[-1]
-
     def _numa_of_bus(self, folder: Dir, name: str) -> Reading[int]:
         """The NUMA node of a bridge or a part of the processor: the kernel gives all functions of a bus the same one
         (drivers/pci/probe.c, pci_device_add), so it is read of the first."""
-        bus = name.rpartition(":")[0]
+        bus = name[:-5]
         if bus not in self._numa_of:
             self._numa_of[bus] = self.values.numa(folder)
         return self._numa_of[bus]
 
-    def _registers(self, folder: Dir) -> ConfigSpace | Unknown:
+    def _registers(self, folder: Dir) -> Registers | Unknown:
         # The daemon's directories remember what was made of configuration space while the device is there.
-        memory: dict[str, ConfigSpace] = getattr(folder, "memory", {})
+        memory: dict[str, Registers] = getattr(folder, "memory", {})
         if NAME in memory:
             return memory[NAME]
         if not self._config:
@@ -234,7 +279,7 @@ class _Scan:
             # Of a copy the whole costs no more than a double word.
             copy = folder.read_at("config", 0, _CONFIG_BYTES)
             if isinstance(copy, bytes) and copy:
-                return needed_of(copy) or Unknown(MALFORMED, "config")
+                return registers_in(copy) or Unknown(MALFORMED, "config")
         refused: list[Refusal] = []
 
         def read(offset: int, size: int) -> bytes | None:
@@ -244,7 +289,7 @@ class _Scan:
                 return None
             return data
 
-        config = needed(read)
+        config = registers(read)
         if config is not None:
             memory[NAME] = config
             return config
@@ -261,34 +306,6 @@ class _Scan:
                 return
             self._virtual[target.rsplit("/", 1)[-1]] = name
             number += 1
-
-    def finish(self) -> dict[str, Function]:
-        """The functions with their slots, in address order."""
-        slots = self._slots()
-        if slots:
-            for address, function in self._functions.items():
-                label = slots.get(address.rsplit(".", 1)[0])
-                if label is not None:
-                    self._functions[address] = function._replace(slot=label)
-        return self._functions
-
-    def _slots(self) -> dict[str, str]:
-        """Physical slot labels by address without function."""
-        names = self._source.list(SLOTS)
-        if isinstance(names, Refusal):
-            return {}
-        labels = {}
-        for name in names:
-            address = text(self._source.read(f"{SLOTS}/{name}/address"))
-            if address:
-                labels[address.lower()] = name
-        return labels
-
-
-def _with_target(link: LinkEnd | None, config: ConfigSpace | None) -> LinkEnd | None:
-    if link is None or config is None or config.link is None or not config.answers:
-        return link
-    return link._replace(target_speed_gts=config.link.target_speed_gts)
 
 
 def _is_address(text: str) -> bool:

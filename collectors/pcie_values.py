@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-
 from gpu_topo.model.pci import Aer, LinkEnd
 from gpu_topo.model.reading import ASLEEP, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown
 from gpu_topo.source import ABSENT as NOT_THERE
 from gpu_topo.source import Answer, Dir, Refusal, Target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _NO_LANES = 63  # what a function that no longer answers shows: all bits set
 _MOST_LANES = 32
@@ -25,12 +26,17 @@ ASLEEP_LINK = LinkEnd(ASLEEP_READING, ASLEEP_READING, ASLEEP_READING, ASLEEP_REA
 _lost = Unknown(LOST, "config")
 LOST_LINK = LinkEnd(_lost, _lost, _lost, _lost)
 
+_NO_COUNTS: Mapping[str, int] = {}
+_NONE_COUNTED = (_NO_COUNTS, _NO_COUNTS, _NO_COUNTS)
+_NO_ERRORS = Aer(*_NONE_COUNTED, sticky=False)
+
 
 class Values:
     """Reads attributes; every one that cannot be read or makes no sense is counted in `unread`, none is fatal."""
 
     def __init__(self) -> None:
         self.unread: dict[str, int] = {}
+        self._ends: dict[tuple[object, ...], LinkEnd] = {}
 
     def count(self, why: str, what: str) -> None:
         self.unread[f"{why}: {what}"] = self.unread.get(f"{why}: {what}", 0) + 1
@@ -62,27 +68,24 @@ class Values:
             return Unknown(MALFORMED, "numa_node")
         return number if number >= 0 else Unknown(NO_DATA, "numa_node is -1")
 
-    def power_and_link(self, folder: Dir, small: bool) -> tuple[str | None, LinkEnd | None]:
-        """The runtime power state and the link; None where the kernel offers none (conventional PCI, root complex).
-
-        The power state comes first, since reading the link of a device that sleeps would wake it. The many small parts
-        of a processor have no link, which is seen without opening a file: as a symbolic link, which it is not, it is
-        asked for, and only what is absent says so (small).
-        """
-        if small and absent(folder.link("current_link_speed")):
-            return None, None
-        power = text(folder.read("power/runtime_status"))
-        if power in ("suspended", "suspending"):
-            return power, ASLEEP_LINK
-        speed, most = folder.read("current_link_speed"), folder.read("max_link_speed")
-        if absent(speed) and absent(most):
-            return power, None
-        return power, LinkEnd(
-            self.speed(speed, "current_link_speed"),
-            self.width(folder.read("current_link_width"), "current_link_width"),
-            self.speed(most, "max_link_speed"),
-            self.width(folder.read("max_link_width"), "max_link_width"),
-        )
+    def link(
+        self, speed: Answer, width: Answer, max_speed: Answer, max_width: Answer, target: Reading[float]
+    ) -> LinkEnd:
+        """The link end that four attributes and the target speed describe; ends that read the same are one object."""
+        key = speed, width, max_speed, max_width, target
+        end = self._ends.get(key)
+        if end is None:
+            unread = sum(self.unread.values())
+            end = LinkEnd(
+                self.speed(speed, "current_link_speed"),
+                self.width(width, "current_link_width"),
+                self.speed(max_speed, "max_link_speed"),
+                self.width(max_width, "max_link_width"),
+                target,
+            )
+            if unread == sum(self.unread.values()):
+                self._ends[key] = end  # else it counts each time
+        return end
 
     def speed(self, data: Answer, name: str) -> Reading[float]:
         """'16.0 GT/s PCIe', '8 GT/s', '2.5 GT/s' in GT/s; 'Unknown' has no data."""
@@ -129,16 +132,18 @@ class Values:
 
     def aer(self, folder: Dir) -> Aer | None:
         """The counters of Advanced Error Reporting, None where the kernel keeps none."""
-        correctable = self.errors(folder, "aer_dev_correctable")
-        if correctable is None:
+        data = folder.read("aer_dev_correctable")
+        if absent(data):
             return None
-        return Aer(
-            correctable, self.errors(folder, "aer_dev_nonfatal"), self.errors(folder, "aer_dev_fatal"), sticky=False
+        counts = (
+            self.errors(data, "aer_dev_correctable"),
+            self.errors(folder.read("aer_dev_nonfatal"), "aer_dev_nonfatal"),
+            self.errors(folder.read("aer_dev_fatal"), "aer_dev_fatal"),
         )
+        return _NO_ERRORS if counts == _NONE_COUNTED else Aer(*counts, sticky=False)
 
-    def errors(self, folder: Dir, name: str) -> Reading[Mapping[str, int]]:
+    def errors(self, data: Answer, name: str) -> Reading[Mapping[str, int]]:
         """The errors of one kind that were counted at all, by name."""
-        data = folder.read(name)
         if isinstance(data, Refusal):
             if data.why == NOT_THERE:
                 return None
@@ -146,7 +151,7 @@ class Values:
             return Unknown(data.why, name)
         # The last line is the total: where it is 0, the twenty lines above it need no parsing.
         if data.endswith(b" 0\n") and b"\nTOTAL_ERR_" in data:
-            return {}
+            return _NO_COUNTS
         counts = {}
         for line in data.decode("ascii", "replace").splitlines():
             kind, _, number = line.strip().rpartition(" ")
@@ -166,18 +171,6 @@ def absent(answer: Answer | Target) -> bool:
     return isinstance(answer, Refusal) and answer.why == NOT_THERE
 
 
-def pairs(data: Answer) -> dict[str, str]:
-    """The KEY=value lines of a uevent file."""
-    if isinstance(data, Refusal):
-        return {}
-    found = {}
-    for line in data.decode("utf-8", "replace").split("\n"):
-        key, mark, value = line.partition("=")
-        if mark:
-            found[key] = value
-    return found
-
-
 def text(data: Answer) -> str | None:
     """The stripped text, None where it was refused."""
     return None if isinstance(data, Refusal) else data.decode("utf-8", "replace").strip()
@@ -189,12 +182,3 @@ def number(text: str | None) -> int | None:
         return int(text, 16) if text else None
     except ValueError:
         return None
-
-
-@lru_cache(maxsize=1024)
-def two_hex(text: str | None) -> tuple[int | None, int | None]:
-    """'10DE:2330' as two numbers."""
-    if not text or ":" not in text:
-        return None, None
-    first, second = text.split(":", 1)
-    return number(first), number(second)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_topo.collectors import config_space
-from gpu_topo.collectors.config_space import ConfigSpace, decode, needed
+from gpu_topo.collectors.config_space import ConfigSpace, decode
+from gpu_topo.collectors.registers import registers, registers_in
 from gpu_topo.model.pci import LinkEnd
 from gpu_topo.model.reading import DENIED, LOST, NO_DATA, NOT_RECORDED, Unknown, known
 
@@ -133,9 +134,10 @@ def test_single_double_words_give_what_the_whole_gives(corpus: Path) -> None:
                 reads += 1
                 return data[offset : offset + size]
 
-            whole, part = decode(data), needed(read)
+            whole, part = decode(data), registers(read)
             functions += 1
             assert part is not None
+            assert part == registers_in(data)
             where = f"{path.parent.name} {address}"
             assert part.answers == whole.answers, where
             assert known(part.port_type) == known(whole.port_type), where
@@ -143,14 +145,14 @@ def test_single_double_words_give_what_the_whole_gives(corpus: Path) -> None:
             if len(data) == 4096 and whole.header_type == 1:
                 assert part.acs == whole.acs, where
             if whole.link is not None and whole.answers:
-                assert (part.link or LinkEnd()).target_speed_gts == whole.link.target_speed_gts, where
+                assert part.target_speed_gts == whole.link.target_speed_gts, where
     assert reads / functions < 30
 
 
 def test_without_root_what_is_beyond_the_header_is_denied() -> None:
     """The kernel shows 64 bytes to non-root: capabilities are denied, not absent."""
     header = bytes_of_header()
-    part = needed(lambda offset, size: header[offset : offset + size])
+    part = registers(lambda offset, size: header[offset : offset + size])
     assert part is not None
     assert isinstance(part.port_type, Unknown)
     assert part.port_type.why == DENIED
@@ -159,7 +161,7 @@ def test_without_root_what_is_beyond_the_header_is_denied() -> None:
 
 def test_a_failing_read_is_no_answer() -> None:
     """Where not even the header can be read there is nothing to say."""
-    assert needed(lambda offset, size: None) is None
+    assert registers(lambda offset, size: None) is None
 
 
 def bytes_of_header(pointer: int = 0x40, kind: int = 0) -> bytes:
@@ -300,7 +302,7 @@ def test_sriov_says_where_the_virtual_functions_are() -> None:
 def test_any_bytes_decode(data: bytes) -> None:
     """Random bytes of any length are decoded without an exception, whole or by the double word."""
     decode(data)
-    needed(lambda offset, size: data[offset : offset + size])
+    registers(lambda offset, size: data[offset : offset + size])
 
 
 @given(st.lists(st.tuples(st.integers(0, 4095), st.integers(0, 255)), max_size=200), st.integers(0, 4096))

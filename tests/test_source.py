@@ -9,11 +9,29 @@ from pathlib import Path
 import pytest
 
 from gpu_topo.model.reading import DENIED, FAILED
-from gpu_topo.source import ABSENT, Live, NeverRecorded, Recording, Refusal, Replay, Source, Tree, is_readable_tree
+from gpu_topo.source import (
+    ABSENT,
+    NOT_THERE,
+    Dir,
+    Live,
+    NeverRecorded,
+    Recording,
+    Refusal,
+    Replay,
+    Source,
+    Tree,
+    is_readable_tree,
+)
 
 DEVICE = "/sys/devices/pci0000:00/0000:00:01.0"
 ENTRY = "/sys/bus/pci/devices/0000:00:01.0"
-LINK = "../../../devices/pci0000:00/0000:00:01.0"
+LINKS = {
+    "0000:00:01.0": "../../../devices/pci0000:00/0000:00:01.0",
+    "0000:00:02.0": "../../../devices/pci0000:00/0000:00:02.0",
+    "1": "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0",
+    "gone": "../../../devices/pci0000:00/0000:00:09.0",
+    "chain": "0000:00:01.0",
+}
 
 
 @pytest.fixture
@@ -24,7 +42,11 @@ def on_disk(tmp_path: Path) -> Path:
     (root / DEVICE[1:] / "vendor").write_bytes(b"0x10de\n")
     (root / DEVICE[1:] / "config").write_bytes(bytes(range(256)))
     (root / "sys/bus/pci/devices").mkdir(parents=True)
-    (root / ENTRY[1:]).symlink_to(LINK)
+    for name, target in LINKS.items():
+        (root / ENTRY[1:]).with_name(name).symlink_to(target)
+    for name in ("0000:00:02.0", "0000:00:01.0/0000:01:00.0"):
+        (root / "sys/devices/pci0000:00" / name).mkdir()
+        (root / "sys/devices/pci0000:00" / name / "vendor").write_bytes(name.encode())
     (root / "sys/class/infiniband").mkdir(parents=True)
     (root / "sys/out").symlink_to("/etc")
     (root / "sys/loop").symlink_to("loop")
@@ -37,7 +59,9 @@ def in_memory() -> Tree:
         {
             f"{DEVICE}/vendor": b"0x10de\n",
             f"{DEVICE}/config": bytes(range(256)),
-            ENTRY: LINK,
+            **{f"/sys/bus/pci/devices/{name}": target for name, target in LINKS.items()},
+            "/sys/devices/pci0000:00/0000:00:02.0/vendor": b"0000:00:02.0",
+            "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/vendor": b"0000:00:01.0/0000:01:00.0",
             "/sys/out": "/etc",
             "/sys/loop": "loop",
         },
@@ -48,15 +72,27 @@ def in_memory() -> Tree:
 Asking = Callable[[Source], object]
 
 
-def _of_dir(question: Callable[..., object]) -> Asking:
+def _of_dir(question: Callable[..., object], path: str = ENTRY) -> Asking:
     def ask(source: Source) -> object:
-        folder = source.dir(ENTRY)
+        folder = source.dir(path)
         if isinstance(folder, Refusal):
             return folder
         with folder:
             return question(folder)
 
     return ask
+
+
+def _of_links(question: Callable[..., object], *names: str, near: bool = False) -> Asking:
+    """A question to the directory that the last of these links leads to, after all of them."""
+
+    def ask(folder: Dir) -> object:
+        found: Dir | Refusal = NOT_THERE
+        for name in names:
+            found = folder.dir(name, near=near)
+        return found if isinstance(found, Refusal) else question(found)
+
+    return _of_dir(ask, ENTRY.rpartition("/")[0])
 
 
 QUESTIONS: dict[str, Asking] = {
@@ -87,6 +123,17 @@ QUESTIONS: dict[str, Asking] = {
     "dir list nothing": _of_dir(lambda folder: folder.list("none")),
     "dir link": _of_dir(lambda folder: folder.link("vendor")),
     "dir path": _of_dir(lambda folder: folder.path),
+    "dir has": _of_dir(lambda folder: [folder.has(name) for name in ("vendor", "none")]),
+    "dir of a link": _of_links(lambda folder: (folder.path, folder.read("vendor")), "0000:00:01.0"),
+    "dir of two links": _of_links(lambda folder: folder.read("vendor"), "0000:00:02.0", "0000:00:01.0"),
+    "dir of a link nearby": _of_links(
+        lambda folder: (folder.path, folder.read("vendor")), "0000:00:01.0", "0000:00:02.0", near=True
+    ),
+    "dir of a link not nearby": _of_links(lambda folder: folder.read("vendor"), "0000:00:01.0", "1", near=True),
+    "dir of a link to nowhere": _of_links(lambda folder: folder.path, "gone"),
+    "dir of a link to a link": _of_links(lambda folder: folder.read("vendor"), "chain"),
+    "dir of no link": _of_dir(lambda folder: folder.dir("none")),
+    "dir in a dir": _of_dir(lambda folder: folder.dir("0000:00:01.0").read("vendor"), "/sys/devices/pci0000:00"),
     "transcript": lambda source: list(source.ask("nvml") or ()),
 }
 
@@ -100,6 +147,59 @@ def test_all_sources_answer_alike(on_disk: Path, question: Asking) -> None:
     assert question(recording) == expected
     replay = Replay(recording.answers, {name: tuple(lines) for name, lines in recording.transcripts.items()})
     assert question(replay) == expected
+
+
+@pytest.mark.parametrize(
+    "before", ["../../../devices/pci0000:00/0000:00:01.0", "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0"]
+)
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/etc",
+        "../../..",
+        "../../../../..",
+        "../../../../../..",
+        "../../../devices/pci0000:00/0000:00:01.0/../../../../../outside",
+        "../../../devices/pci0000:00/0000:00:01.0/../../../../../outside/folder",
+        "../../../devices/pci0000:00/0000:00:01.0/away",
+        "../../../devices/pci0000:00/0000:00:01.0/away/folder",
+        "../../../devices/pci0000:00/0000:00:01.0/away/folder/deeper",
+        "../../../devices/pci0000:00/../pci0000:00/0000:00:02.0",
+        "../../../devices/pci0000:00//0000:00:02.0/",
+        "../../../devices/pci0000:00/0000:00:01.0/.",
+    ],
+)
+def test_no_link_leads_out_of_a_copy(on_disk: Path, before: str, target: str) -> None:
+    """Whatever a hostile copy's links say, and whichever directory was opened before, what is opened lies inside."""
+    (on_disk.parent / "outside/folder/deeper").mkdir(parents=True)
+    (on_disk / DEVICE[1:] / "away").symlink_to(on_disk.parent / "outside")
+    entries = on_disk / "sys/bus/pci/devices"
+    (entries / "before").symlink_to(before)
+    (entries / "hostile").symlink_to(target)
+    real = (entries / "hostile").resolve()
+    folder = Live(str(on_disk)).dir("/sys/bus/pci/devices")
+    assert not isinstance(folder, Refusal)
+    with folder:
+        assert not isinstance(folder.dir("before"), Refusal)
+        found = folder.dir("hostile")
+        if real.is_relative_to(on_disk):
+            assert not isinstance(found, Refusal)
+            assert os.readlink(f"/proc/self/fd/{found._fd}") == str(real)
+        else:
+            assert found == NOT_THERE
+
+
+def test_a_folder_of_links_gives_its_descriptors_back(on_disk: Path) -> None:
+    """What a directory keeps open on the way to its links is closed with it."""
+    before = os.listdir("/proc/self/fd")
+    folder = Live(str(on_disk)).dir("/sys/bus/pci/devices")
+    assert not isinstance(folder, Refusal)
+    with folder:
+        for name in LINKS:
+            found = folder.dir(name)
+            if not isinstance(found, Refusal):
+                found.close()
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

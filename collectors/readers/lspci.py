@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpu_topo.collectors.config_space import ORDINARY_SIZE, ConfigSpace
+from gpu_topo.collectors.config_space import ConfigSpace
 from gpu_topo.collectors.readers.lspci_block import Block
 from gpu_topo.collectors.readers.lspci_names import header, names_virtual_function
 from gpu_topo.collectors.readers.reader import Reader
+from gpu_topo.collectors.registers import ORDINARY_SIZE
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.pci import Function

@@ -10,6 +10,7 @@ from gpu_topo.collectors.config_space import ConfigSpace
 from gpu_topo.collectors.readers import lspci_verbose
 from gpu_topo.collectors.readers.lspci_names import Header
 from gpu_topo.collectors.readers.lspci_verbose import DENIED_TEXT, HOMES, WANTED, Capability, Text
+from gpu_topo.collectors.registers import HEADER_SIZE
 from gpu_topo.model.pci import LinkEnd
 from gpu_topo.model.reading import DENIED, NOT_RECORDED, Reading, Unknown, known
 
@@ -136,7 +137,7 @@ class Block:
         text = lspci_verbose.decode(
             Text(self.fields, capabilities, self.denied, self.dead, self.detailed and not self.denied)
         )
-        if len(self.config) < config_space.HEADER_SIZE:
+        if len(self.config) < HEADER_SIZE:
             return text
         dump = config_space.decode(bytes(self.config), DENIED if self.denied else NOT_RECORDED)
         return dump if dump.answers is False else _merged(dump, text)

@@ -70,18 +70,18 @@ class Function(NamedTuple):
     class_code: int | None = None  # 24 bits: base class, subclass, programming interface
     subsystem_vendor_id: int | None = None
     subsystem_device_id: int | None = None
-    revision: int | None = None
-    name: str | None = None  # as the recording itself spells it, vendor included
     driver: Reading[str] = None
     numa_node: Reading[int] = None
     # The bridge above; None on a root bus; Unknown where the recording does not hold the bridge.
     parent: Reading[str] = Unknown(NOT_RECORDED, "the bridge above")
     host_bridge: str | None = None  # "pci0000:17", where known
+    slot: str | None = None  # physical slot as the platform labels it
+    revision: int | None = None
+    name: str | None = None  # as the recording itself spells it, vendor included
     bridge: bool = False  # header type 1 or a bridge class
     secondary_bus: int | None = None
     subordinate_bus: int | None = None
     port_type: Reading[str] = None  # one of PORT_TYPES
-    slot: str | None = None  # physical slot as the platform labels it
     link: LinkEnd | None = None  # None: nothing was said of a link
     virtual_function: bool = False
     physical_function: str | None = None  # address of the physical function, where visible

@@ -19,7 +19,8 @@ from gpu_topo.source.base import (
     Target,
     refusal,
 )
-from gpu_topo.source.live import Live, LiveDir, is_readable_tree
+from gpu_topo.source.live import Live, is_readable_tree
+from gpu_topo.source.live_dir import LiveDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -49,6 +49,15 @@ class Dir(Protocol):
     def link(self, name: str) -> Target:
         """Where a symbolic link points, as it is written."""
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file of that name, where this directory's files can be opened at all. It is not opened."""
+
+    def dir(self, name: str, near: bool = False) -> Dir | Refusal:
+        """Open a directory in this one, or the one that a link in it leads to. `name` holds no slash.
+
+        near: a hint that the link leads beside the directory that was opened last, where it is then looked for first.
+        """
+
     def close(self) -> None:
         """Give the descriptor back (a source that keeps descriptors may hold on to it)."""
 

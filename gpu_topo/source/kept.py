@@ -16,8 +16,9 @@ from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gpu_topo.source.base import ABSENT, MAX_READ, Answer, Names, Refusal, Target, refusal
-from gpu_topo.source.live import _FILE_FLAGS, _PATH_FLAGS, Live, LiveDir
+from gpu_topo.source.base import ABSENT, MAX_READ, NOT_THERE, Answer, Names, Refusal, Target, refusal
+from gpu_topo.source.live import Live
+from gpu_topo.source.live_dir import PATH_FLAGS, LiveDir
 
 _PAGE = 4096
 _REFRESH_SECONDS = 600.0
@@ -194,7 +195,7 @@ class Kept(Live):
 
     def open_dir(self, path: str) -> int | Refusal:
         """A descriptor of a directory."""
-        return self._open(path, _PATH_FLAGS)
+        return self._open(path, PATH_FLAGS)
 
     def real(self, path: str) -> Target:
         try:
@@ -238,8 +239,8 @@ class KeptDir(LiveDir):
     """A directory whose files stay open. Closing it does nothing: `release` does."""
 
     def __init__(self, owner: Kept, path: str, fd: int) -> None:
-        super().__init__(path, fd)
-        self._owner = owner
+        super().__init__(owner, path, fd)
+        self._owner: Kept = owner
         self._files: dict[str, int] = {}
         self._known: dict[str, Answer] = {}
         self._links: dict[str, Target] = {}
@@ -248,6 +249,10 @@ class KeptDir(LiveDir):
         self.generation = 0  # how often its descriptors were given back
         self.memory: dict[str, object] = {}  # what a collector made of what cannot change, by the collector's name
         self._stamp = self._look()
+
+    @property
+    def copied(self) -> bool:
+        return False  # what is kept of configuration space is kept by the double word, of a copy too
 
     def _look(self) -> tuple[int, int]:
         """What shows that a copied tree's folder was changed: a file in it was replaced, added or removed."""
@@ -274,6 +279,12 @@ class KeptDir(LiveDir):
     def look_at(self, name: str) -> Target:
         """Where a link points now."""
         return super().link(name)
+
+    def has(self, name: str) -> bool:
+        return self.link(name) != NOT_THERE
+
+    def dir(self, name: str, near: bool = False) -> LiveDir | Refusal:
+        return self._owner.dir(f"{self.path}/{name}")
 
     def close(self) -> None:
         """Stays open, but for configuration space, which is read once."""
@@ -352,7 +363,7 @@ class KeptDir(LiveDir):
 
     def _first(self, name: str) -> Answer:
         try:
-            fd = os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+            fd = os.open(name, self._flags, dir_fd=self._fd)
         except OSError as error:
             answer = refusal(error)
             if answer.why == ABSENT:
@@ -378,7 +389,7 @@ class KeptDir(LiveDir):
         self.release()
         fd = self._owner.open_dir(self.path)
         if isinstance(fd, Refusal):
-            return _Gone(self.path, fd)
+            return _Gone(self._owner, self.path, fd)
         self._fd = fd
         self._stamp = self._look()
         self._owner.left -= 1
@@ -395,8 +406,8 @@ class KeptDir(LiveDir):
 class _Gone(LiveDir):
     """A directory that was there a moment ago."""
 
-    def __init__(self, path: str, why: Refusal) -> None:
-        super().__init__(path, -1)
+    def __init__(self, owner: Kept, path: str, why: Refusal) -> None:
+        super().__init__(owner, path, -1)
         self._why = why
 
     def read(self, name: str) -> Answer:

@@ -4,96 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 
-from gpu_topo.source.base import MAX_READ, NOT_THERE, Answer, Names, Refusal, Target, refusal
+from gpu_topo.source.base import NOT_THERE, Answer, Names, Refusal, Target, refusal
+from gpu_topo.source.live_dir import DIR_FLAGS, PATH_FLAGS, LiveDir
 
-_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_PATH_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # O_NONBLOCK so that a FIFO in a copied tree cannot stop the audit.
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_PAGE = 4096
-_CHUNK = 1 << 16
-
-
-class LiveDir:
-    """A directory by descriptor. copied: it is no kernel's, so that a file costs by the call and not by its size."""
-
-    def __init__(self, path: str, fd: int, copied: bool = False) -> None:
-        self.path = path
-        self._fd = fd
-        self.copied = copied
-        # No attribute of sysfs is a link, and in a copy one might lead to a file of the local machine.
-        self._flags = _FILE_FLAGS | os.O_NOFOLLOW if copied else _FILE_FLAGS
-        self._word_name = ""
-        self._word_fd = -1
-
-    def read(self, name: str) -> Answer:
-        try:
-            fd = os.open(name, self._flags, dir_fd=self._fd)
-        except OSError as error:
-            return refusal(error)
-        try:
-            data = os.read(fd, _PAGE)
-            # sysfs answers in one page; anything longer (transcripts, mountinfo, copied files) is read to its end.
-            if len(data) == _PAGE:
-                chunks = [data]
-                size = len(data)
-                while size < MAX_READ and (more := os.read(fd, min(_CHUNK, MAX_READ - size))):
-                    chunks.append(more)
-                    size += len(more)
-                data = b"".join(chunks)
-            return data
-        except OSError as error:
-            return refusal(error)
-        finally:
-            os.close(fd)
-
-    def read_at(self, name: str, offset: int, size: int) -> Answer:
-        # The descriptor stays open for the next double word: a capability chain is walked in a dozen reads.
-        try:
-            if self._word_name != name:
-                self._close_words()
-                self._word_fd = os.open(name, self._flags, dir_fd=self._fd)
-                self._word_name = name
-            return os.pread(self._word_fd, size, offset)
-        except OSError as error:
-            return refusal(error)
-
-    def _close_words(self) -> None:
-        if self._word_fd >= 0:
-            os.close(self._word_fd)
-        self._word_fd, self._word_name = -1, ""
-
-    def list(self, name: str = ".") -> Names:
-        try:
-            fd = os.open(name, _DIR_FLAGS, dir_fd=self._fd)
-        except OSError as error:
-            return refusal(error)
-        try:
-            return tuple(sorted(os.listdir(fd)))
-        except OSError as error:
-            return refusal(error)
-        finally:
-            os.close(fd)
-
-    def link(self, name: str) -> Target:
-        try:
-            return os.readlink(name, dir_fd=self._fd)
-        except OSError as error:
-            return refusal(error)
-
-    def close(self) -> None:
-        self._close_words()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> LiveDir:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class Live:
@@ -103,6 +23,8 @@ class Live:
     def __init__(self, root: str = "/") -> None:
         self.root = os.path.realpath(root)
         self.live = self.root == "/"
+        # No attribute of sysfs is a link, and in a copy one might lead to a file of the local machine.
+        self.file_flags = _FILE_FLAGS if self.live else _FILE_FLAGS | os.O_NOFOLLOW
         self._prefix = "" if self.live else self.root
 
     def _inside(self, path: str) -> str | None:
@@ -134,8 +56,8 @@ class Live:
         return NOT_THERE
 
     def dir(self, path: str) -> LiveDir | Refusal:
-        fd = self._open(path, _PATH_FLAGS)
-        return fd if isinstance(fd, Refusal) else LiveDir(path, fd, copied=not self.live)
+        fd = self._open(path, PATH_FLAGS)
+        return fd if isinstance(fd, Refusal) else LiveDir(self, path, fd)
 
     def read(self, path: str) -> Answer:
         parent, _, name = path.rpartition("/")
@@ -150,7 +72,7 @@ class Live:
             return folder.read(name)
 
     def list(self, path: str) -> Names:
-        fd = self._open(path, _DIR_FLAGS)
+        fd = self._open(path, DIR_FLAGS)
         if isinstance(fd, Refusal):
             return fd
         try:

@@ -37,8 +37,8 @@ def _below(path: str, name: str) -> str:
 class RecordingDir:
     """A directory whose answers are remembered."""
 
-    def __init__(self, recording: Recording, folder: Dir) -> None:
-        self.path = folder.path
+    def __init__(self, recording: Recording, path: str, folder: Dir) -> None:
+        self.path = path
         self._recording = recording
         self._folder = folder
 
@@ -61,6 +61,13 @@ class RecordingDir:
         answer = self._folder.link(name)
         self._recording.remember(_below(self.path, name), LINK, answer)
         return answer
+
+    def has(self, name: str) -> bool:
+        return self.link(name) != NOT_THERE
+
+    def dir(self, name: str, near: bool = False) -> RecordingDir | Refusal:
+        folder = self._folder.dir(name, near)
+        return self._recording.opened(_below(self.path, name), folder)
 
     def close(self) -> None:
         self._folder.close()
@@ -87,12 +94,15 @@ class Recording:
         self.answers.setdefault(path, {}).setdefault(question, reply)
 
     def dir(self, path: str) -> RecordingDir | Refusal:
-        folder = self._source.dir(path)
+        return self.opened(path, self._source.dir(path))
+
+    def opened(self, path: str, folder: Dir | Refusal) -> RecordingDir | Refusal:
+        """Keep whether a directory could be opened."""
         if isinstance(folder, Refusal):
             self.remember(path, DIR, folder)
             return folder
         self.remember(path, DIR, True)
-        return RecordingDir(self, folder)
+        return RecordingDir(self, path, folder)
 
     def read(self, path: str) -> Answer:
         answer = self._source.read(path)
@@ -148,6 +158,12 @@ class ReplayDir:
     def link(self, name: str) -> Target:
         return self._replay.link(_below(self.path, name))
 
+    def has(self, name: str) -> bool:
+        return self.link(name) != NOT_THERE
+
+    def dir(self, name: str, near: bool = False) -> ReplayDir | Refusal:
+        return self._replay.dir(_below(self.path, name))
+
     def close(self) -> None:
         pass
 
@@ -181,6 +197,8 @@ class Replay:
         return reply
 
     def dir(self, path: str) -> ReplayDir | Refusal:
+        if isinstance(self.answers.get(path, {}).get(LIST), tuple):
+            return ReplayDir(self, path)  # what could be listed can be opened
         reply = self._find(path, DIR)
         if isinstance(reply, Refusal):
             return reply

@@ -18,20 +18,27 @@ class TreeDir:
     def __init__(self, tree: Tree, path: str, real: str) -> None:
         self.path = path
         self._tree = tree
-        self._real = real
+        self.real = real
 
     def read(self, name: str) -> Answer:
-        return self._tree.read_below(self._real, name)
+        return self._tree.read_below(self.real, name)
 
     def read_at(self, name: str, offset: int, size: int) -> Answer:
-        data = self._tree.read_below(self._real, name)
+        data = self._tree.read_below(self.real, name)
         return data if isinstance(data, Refusal) else data[offset : offset + size]
 
     def list(self, name: str = ".") -> Names:
-        return self._tree.list(self._real if name == "." else f"{self._real}/{name}")
+        return self._tree.list(self.real if name == "." else f"{self.real}/{name}")
 
     def link(self, name: str) -> Target:
-        return self._tree.link(f"{self._real}/{name}")
+        return self._tree.link(f"{self.real}/{name}")
+
+    def has(self, name: str) -> bool:
+        return self.link(name) != NOT_THERE
+
+    def dir(self, name: str, near: bool = False) -> TreeDir | Refusal:
+        found = self._tree.dir(f"{self.real}/{name}")
+        return found if isinstance(found, Refusal) else TreeDir(self._tree, f"{self.path}/{name}", found.real)
 
     def close(self) -> None:
         pass
