@@ -2,7 +2,7 @@
 
 collections.namedtuple compiles a constructor for every type, typing.NamedTuple every annotation too, and both modules
 take longer to load than a machine takes to read. To a type checker this is typing's own. At run time it has the same
-notation and the same methods; annotations are not looked at, and a constructor is compiled when it is first called.
+notation and the same methods; annotations are not looked at, and a constructor is compiled for who needs it often.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ else:
     from _collections import _tuplegetter  # what collections.namedtuple reads its fields with
 
     _new = tuple.__new__
+    # How many instances a type makes without a constructor of its own: compiling one takes as long as making a hundred
+    # of them, and most types of an audit have a dozen.
+    _FEW = (True,) * 64
     _FIELDS = tuple(_tuplegetter(number, "") for number in range(64))
 
     class _Record(tuple):
@@ -22,9 +25,20 @@ else:
         __slots__ = ()
 
         def __new__(cls, /, *args, **named):
-            """The first instance of a type: from now on the type has a constructor of its own."""
-            cls.__new__ = staticmethod(_constructor(cls))
-            return cls.__new__(cls, *args, **named)
+            """The first instances of a type; a type that has more gets a constructor of its own."""
+            if not next(cls._few, False):
+                cls.__new__ = staticmethod(_constructor(cls))
+                return cls.__new__(cls, *args, **named)
+            fields = cls._fields
+            if named or len(args) < len(fields):
+                defaults, left = cls._field_defaults, fields[len(args) :]
+                try:
+                    args += tuple([named.pop(field) if field in named else defaults[field] for field in left])
+                except KeyError as error:
+                    raise TypeError(f"{cls.__name__} lacks {error}") from None
+            if named or len(args) > len(fields):
+                raise TypeError(f"{cls.__name__} has {len(fields)} fields, got {len(args)} and {list(named)!r}")
+            return _new(cls, args)
 
         @classmethod
         def _make(cls, values):
@@ -65,7 +79,7 @@ else:
             fields = tuple(body.get("__annotations__", ()))
             defaults = {field: body[field] for field in fields if field in body}
             body.update(zip(fields, _FIELDS, strict=False))
-            body.update(__slots__=(), _fields=fields, __match_args__=fields, _field_defaults=defaults)
+            body.update(__slots__=(), _fields=fields, __match_args__=fields, _field_defaults=defaults, _few=iter(_FEW))
             return type(name, (_Record,), body)
 
     class NamedTuple(metaclass=_Maker):
