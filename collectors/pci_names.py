@@ -8,10 +8,12 @@ wanted, which costs a hundredth of reading it.
 from __future__ import annotations
 
 import mmap
-import re
-from collections.abc import Iterable, Mapping
 
 from gpu_topo.collectors.readers.reader import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 # Debian and Ubuntu; Fedora, RHEL and SUSE; where update-pciids writes.
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/var/lib/pciutils/pci.ids")
@@ -19,10 +21,12 @@ PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/var/lib/pciut
 Ids = tuple[int, int]
 _Line = tuple[int, bytes]  # where it begins, and its number
 
-_VENDOR = re.compile(rb"\n([0-9a-f]{4})  ")
-_DEVICE = re.compile(rb"\n\t([0-9a-f]{4})  ")
+_VENDOR = b"\n"  # what stands before the number of a vendor, and of a device of that vendor
+_DEVICE = b"\n\t"
+_HEX = frozenset(b"0123456789abcdef")
 _MARK = 8  # bytes that identify a line: newline, tab, four digits, two spaces
 _NEAR = 4096  # bytes within which looking through is quicker than halving
+_CHUNK, _MOST = 512, 8192  # bytes looked through at once for the next line of a kind: first, and at most
 
 
 def lookup(ids: Iterable[Ids], paths: tuple[str, ...] = PATHS) -> dict[Ids, str]:
@@ -59,7 +63,7 @@ def _search(data: mmap.mmap, wanted: Mapping[int, list[int]]) -> dict[Ids, str]:
 
 def _find(
     data: mmap.mmap,
-    lines: re.Pattern[bytes],
+    before: bytes,
     number: int,
     low: int,
     high: int,
@@ -76,19 +80,36 @@ def _find(
         middle = (low + high) // 2
         line = looked.get((middle, high))
         if line is None:
-            match = lines.search(data, middle, high + _MARK - 1)
-            line = looked[middle, high] = (match.start(), match[1]) if match else after
+            line = looked[middle, high] = next(_lines(data, before, middle, high), after)
         if line[1] > digits:
             high, after = middle, line
         else:
             low = line[0]
     at = -1
-    for match in lines.finditer(data[low : high + _MARK - 1]):
+    for start, found in _lines(data, before, low, high):
         if at >= 0:
-            return at, low + match.start()
-        if match[1] == digits:
-            at = low + match.start()
+            return at, start
+        if found == digits:
+            at = start
     return at, after[0]
+
+
+def _lines(data: mmap.mmap, before: bytes, low: int, high: int) -> Iterator[_Line]:
+    """The numbered lines of one kind that begin between low and high. A regular expression would say it in one line,
+    but its module takes longer to load than all names to find."""
+    size = _CHUNK
+    while low < high:
+        end = min(low + size, high)
+        chunk = data[low : end + _MARK - 1]
+        at = low + len(chunk.partition(before)[0])
+        parts = chunk.split(before)[1:]
+        # What belongs to a vendor or device is indented further, and sorts before every digit.
+        for part in parts if parts and max(parts) >= b"0" else ():
+            if part[4:6] == b"  " and _HEX.issuperset(part[:4]) and at < end:
+                yield at, part[:4]
+            at += len(before) + len(part)
+        low = end
+        size = min(size * 2, _MOST)
 
 
 def _line(data: mmap.mmap, start: int) -> str:
