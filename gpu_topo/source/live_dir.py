@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
 from gpu_topo.source.base import MAX_READ, NOT_THERE, Answer, Names, Refusal, Target, refusal
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_topo.source.live import Live
 
