@@ -195,7 +195,7 @@ def eight_gpus(
                     )
                 )
             else:
-                blocks.append(BlockDevice(f"nvme{group}", end, "PM9A3", "live", mounts=(f"/scratch{group}",)))
+                blocks.append(BlockDevice(f"nvme{group}", end, "PM9A3", mounts=(f"/scratch{group}",)))
         below = 2 * 63.0 + 2 * 63.0 + 7.88
         switches[top] = Switch(top, "PEX890xx", (top, *downs), uplink, tuple(ends), below, round(below / 63.0, 2))
     for number in range(4):

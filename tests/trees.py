@@ -244,7 +244,7 @@ class Machine:
                 )
             )
         elif gbps is not None:
-            self.netdevs.append(NetDevice(f"eth{number}", address, int(gbps * 1000), operstate="up", link_type=1))
+            self.netdevs.append(NetDevice(f"eth{number}", address, int(gbps * 1000)))
         return address
 
     def nvme(self, above: str, link: Link | None = None, most: Link = (GEN4, 4), **more: Any) -> str:

@@ -33,12 +33,9 @@ class Platform(NamedTuple):
     arch: Reading[str] = None
     product: Reading[str] = None  # DMI vendor and product
     chassis: Reading[int] = None  # DMI chassis type, 8 to 14, 30 to 32 are portable
-    container: Reading[bool] = None
     numa: Reading[tuple[NumaNode, ...]] = None
     numa_count: Reading[int] = None  # where only the number is known
     uptime_seconds: Reading[float] = None
-    boot_id: Reading[str] = None
-    iommu: Reading[bool] = None
     modules: Reading[frozenset[str]] = None  # loaded kernel modules
     dmabuf: Reading[bool] = None
 
@@ -58,15 +55,13 @@ class Port(NamedTuple):
     lanes: Reading[int] = None
     speed: Reading[str] = None  # SDR DDR QDR FDR10 FDR EDR HDR NDR XDR
     lid: Reading[int] = None
-    sm_lid: Reading[int] = None
+    sm_lid: Reading[int] = None  # sysfs: only of a port in INIT or ARMED
     subnet_prefix: Reading[str] = None
     cap_mask: Reading[int] = None
     mtu: Reading[int] = None  # active MTU of the port, or the netdev's for RoCE
     firmware: Reading[str] = None
     board_id: Reading[str] = None  # PSID
     hca_type: Reading[str] = None
-    node_type: Reading[str] = None
-    driver: Reading[str] = None
     software: bool = False  # rxe, siw
     virtual_function: bool = False
     physical_function: str | None = None
@@ -87,9 +82,7 @@ class NetDevice(NamedTuple):
     address: Reading[str] = None  # the PCI function behind it
     speed_mbps: Reading[int] = None
     mtu: Reading[int] = None
-    operstate: Reading[str] = None
-    carrier_changes: Reading[int] = None
-    link_type: Reading[int] = None  # ARPHRD: 1 Ethernet, 32 InfiniBand
+    carrier_changes: Reading[int] = None  # where counters were wanted
     default_route: bool = False
     master: str | None = None  # bond or bridge above
     dev_port: Reading[int] = None
@@ -102,8 +95,7 @@ class BlockDevice(NamedTuple):
     name: str  # nvme0
     address: Reading[str] = None
     model: Reading[str] = None
-    state: Reading[str] = None
-    namespaces: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()  # sysfs: only where anything is mounted
     raids: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     size_bytes: Reading[int] = None
