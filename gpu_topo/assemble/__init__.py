@@ -189,7 +189,7 @@ def _devices(
     for top in {path[0] for path in paths.values()}:
         if parent_of(functions[top]) in functions:
             functions[top] = functions[top]._replace(parent=Unknown(MALFORMED, "the bridges above form a loop"))
-    links: dict[str, Link | None] = {}
+    links: dict[str, Link] = {}
     parts: dict[str, Part | None] = {}
     joined: dict[tuple[object, ...], Link] = {}
     for address, identity in identities.items():
@@ -201,13 +201,14 @@ def _devices(
             link = join(functions, function, joined)
         if link is None and address in views and function.answers is not False:
             link = _driver_link(views[address].view)
-        links[address] = link
+        if link is not None:
+            links[address] = link
     chips = chip_of(functions, parts)
     devices = {}
     above: dict[str, str | None] = {}  # bridge -> the chip that it, or the nearest bridge above it, belongs to
     least: dict[str, float] = {}
     for address, (kind, name, part, integrated) in identities.items():
-        path, link = paths[address], links[address]
+        path, link = paths[address], links.get(address)
         chip = narrowest = None
         if len(path) > 1 and chips:
             chip = chips.get(address)

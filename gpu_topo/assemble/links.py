@@ -124,7 +124,7 @@ def from_driver(
     )
 
 
-def bottleneck(path: tuple[str, ...], links: Mapping[str, Link | None], least: dict[str, float]) -> str | None:
+def bottleneck(path: tuple[str, ...], links: Mapping[str, Link], least: dict[str, float]) -> str | None:
     """The address on a path, itself last, whose link upwards is narrowest and narrower than the device's own.
 
     least: the narrowest link up to a bridge, in GB/s, by the bridge: what was worked out for another path.

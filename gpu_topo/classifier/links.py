@@ -15,7 +15,7 @@ from gpu_topo.model.finding import (
     WARNING,
 )
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Node
-from gpu_topo.model.pci import UPSTREAM_PORT
+from gpu_topo.model.pci import DOWNSTREAM_PORT, ROOT_PORT, UPSTREAM_PORT
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
@@ -41,6 +41,9 @@ TRAINING = {
 }
 
 
+_LEAD_DOWN = (ROOT_PORT, DOWNSTREAM_PORT)
+
+
 class Owner(NamedTuple):
     """The lower end of a PCIe link: the device, the one that the link is for, and why nothing of it may be judged."""
 
@@ -57,7 +60,7 @@ def owners(node: Node) -> Sequence[Owner]:
     """
     global _last
     if _last is None or _last[0] is not node:
-        _last = (node, tuple(Owner(d, served(node, d), not_judged(node, d)) for d in _lower_ends(node)))
+        _last = (node, [Owner(d, served(node, d), not_judged(node, d)) for d in _lower_ends(node)])
     return _last[1]
 
 
@@ -71,7 +74,9 @@ def _lower_ends(node: Node) -> Iterator[Device]:
         if device.link is None:
             continue
         function = device.function
-        if function.physical_function or (function.bridge and port_type(device.address) != UPSTREAM_PORT):
+        if function.bridge and (function.port_type in _LEAD_DOWN or port_type(device.address) != UPSTREAM_PORT):
+            continue
+        if function.physical_function:
             continue
         slot = slot_of(device.address)
         if slot not in seen:

@@ -26,7 +26,7 @@ from gpu_topo.topology.roles import Nic, accelerators, fabric
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 RATIO = "nic-gpu-ratio-low"
 NEAR = "gpu-without-near-nic"
@@ -64,10 +64,17 @@ def judge_ratio(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     )
 
 
-def _paths(node: Node, gpus: Sequence[Device], adapters: Sequence[Nic]) -> dict[str, tuple[Path, ...]]:
-    """GPU -> the paths to its nearest fabric adapters, empty where no path is known."""
-    around = Neighbourhood(router(node), [nic.address or nic.name for nic in adapters])
-    return {gpu.address: around.nearest(gpu.address) for gpu in gpus}
+def _paths(node: Node, gpus: Sequence[Device], adapters: tuple[Nic, ...]) -> Mapping[str, tuple[Path, ...]]:
+    """GPU -> the paths to its nearest fabric adapters, empty where no path is known. The last answer is kept: two rules
+    ask."""
+    global _last
+    if _last is None or _last[0] is not node or _last[1] != adapters:
+        around = Neighbourhood(router(node), [nic.address or nic.name for nic in adapters])
+        _last = (node, adapters, {gpu.address: around.nearest(gpu.address) for gpu in gpus})
+    return _last[2]
+
+
+_last: tuple[Node, tuple[Nic, ...], Mapping[str, tuple[Path, ...]]] | None = None
 
 
 def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
