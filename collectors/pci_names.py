@@ -13,7 +13,7 @@ from gpu_topo.collectors.readers.reader import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 # Debian and Ubuntu; Fedora, RHEL and SUSE; where update-pciids writes.
 PATHS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/var/lib/pciutils/pci.ids")
@@ -80,36 +80,34 @@ def _find(
         middle = (low + high) // 2
         line = looked.get((middle, high))
         if line is None:
-            line = looked[middle, high] = next(_lines(data, before, middle, high), after)
+            line = looked[middle, high] = _next(data, before, middle, high) or after
         if line[1] > digits:
             high, after = middle, line
         else:
             low = line[0]
-    at = -1
-    for start, found in _lines(data, before, low, high):
-        if at >= 0:
-            return at, start
-        if found == digits:
-            at = start
-    return at, after[0]
+    at = data[low : high + _MARK - 1].find(before + digits + b"  ")
+    if at < 0:
+        return -1, after[0]
+    return low + at, (_next(data, before, low + at + 1, high) or after)[0]
 
 
-def _lines(data: mmap.mmap, before: bytes, low: int, high: int) -> Iterator[_Line]:
-    """The numbered lines of one kind that begin between low and high. A regular expression would say it in one line,
-    but its module takes longer to load than all names to find."""
+def _next(data: mmap.mmap, before: bytes, low: int, high: int) -> _Line | None:
+    """The first numbered line of one kind that begins between low and high. A regular expression would say it in one
+    line, but its module takes longer to load than all names to find."""
     size = _CHUNK
     while low < high:
         end = min(low + size, high)
-        chunk = data[low : end + _MARK - 1]
-        at = low + len(chunk.partition(before)[0])
-        parts = chunk.split(before)[1:]
+        first, *parts = data[low : end + _MARK - 1].split(before)
         # What belongs to a vendor or device is indented further, and sorts before every digit.
-        for part in parts if parts and max(parts) >= b"0" else ():
-            if part[4:6] == b"  " and _HEX.issuperset(part[:4]) and at < end:
-                yield at, part[:4]
-            at += len(before) + len(part)
+        if parts and max(parts) >= b"0":
+            at = low + len(first)
+            for part in parts:
+                if part[4:6] == b"  " and _HEX.issuperset(part[:4]) and at < end:
+                    return at, part[:4]
+                at += len(before) + len(part)
         low = end
         size = min(size * 2, _MOST)
+    return None
 
 
 def _line(data: mmap.mmap, start: int) -> str:
