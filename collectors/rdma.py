@@ -6,7 +6,6 @@ import time
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.collectors.ib_rate import (
-    INFINIBAND,
     SOFTWARE,
     is_software,
     parse_rate,
@@ -210,15 +209,14 @@ class _Scan:
 
     def _transport(self, folder: Dir, device: Port, layer: str | None) -> tuple[bool, str | None]:
         """Whether the device is emulated, and what its port speaks. Driver and node type tell RoCE, iWARP and EFA
-        apart; InfiniBand tells by its link layer alone."""
+        apart, and need not be asked of an InfiniBand port."""
         if device.software:
             return True, SOFTWARE
-        if layer == "InfiniBand":
-            return False, INFINIBAND
-        name, driver = device.device, None
-        if device.address and not isinstance(self._functions, Refusal):
-            driver = last_part(self._functions.link(f"{device.address}/driver"))
-        node = known(self._tally.text(folder.read("node_type"), "node_type"))
+        name, driver, node = device.device, None, None
+        if layer != "InfiniBand":
+            if device.address and not isinstance(self._functions, Refusal):
+                driver = last_part(self._functions.link(f"{device.address}/driver"))
+            node = known(self._tally.text(folder.read("node_type"), "node_type"))
         return is_software(name, driver), transport(name, layer, node, driver, known(device.hca_type))
 
     def _rate(self, answer: Answer) -> tuple[Reading[float], Reading[int], Reading[str]]:

@@ -285,6 +285,7 @@ def test_a_bond_is_named() -> None:
         ("rdmap0s6", "efa", "7: unspecified", "Unknown", "efa"),
         ("mana_0", "mana", "1: CA", "Ethernet", "roce"),
         ("hfi1_0", "hfi1", "1: CA", "InfiniBand", "infiniband"),
+        ("i40iw0", "i40e", "4: RNIC", "InfiniBand", "iwarp"),
     ],
 )
 def test_the_transport_of_other_makers(name: str, driver: str, node: str, layer: str, transport: str) -> None:
