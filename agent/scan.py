@@ -18,50 +18,53 @@ if TYPE_CHECKING:
 _SHARE = 0.6
 
 
-class _Worker:
+class _Round:
     """A thread that asks one collector after another: a read that hangs in the kernel cannot be interrupted, only left.
 
-    Starting a thread costs as much as reading five devices, so there is a new one only where the last one hangs.
+    It goes through all of them by itself, since each hand-over between threads costs as much as reading five devices.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._job: tuple[Collector, Context] | None = None
-        self._facts: Facts | None = None
+    def __init__(self, source: Source, collectors: Sequence[Collector], ends: float, context: Context) -> None:
+        self.found: list[Facts] = []
+        self.limit = 0.0  # seconds that the collector in turn may take
+        self._late_at = 0.0  # and when they are over
+        self._ends = ends
+        self._left = False
         self._error: BaseException | None = None
-        self._asked, self._answered = _thread.allocate_lock(), _thread.allocate_lock()
-        self._asked.acquire()
-        self._answered.acquire()
-        _thread.start_new_thread(self._run, ())
+        self._turn, self._done = _thread.allocate_lock(), _thread.allocate_lock()
+        self._done.acquire()
+        self._begin_turn()
+        _thread.start_new_thread(self._run, (source, collectors, context))
 
-    def ask(self, collector: Collector, context: Context, limit: float) -> Facts | None:
-        """What the collector says, None where it does not within `limit` seconds. A bug in it is raised here."""
-        self._job = collector, context
-        self._asked.release()
-        if not self._answered.acquire(timeout=limit):
-            return None
+    def _begin_turn(self) -> None:
+        now = time.monotonic()
+        self.limit = max(0.05, (self._ends - now) * _SHARE)
+        self._late_at = now + self.limit
+
+    def _run(self, source: Source, collectors: Sequence[Collector], context: Context) -> None:
+        try:
+            for collector in collectors:
+                deadline = self._late_at - 0.1 * self.limit
+                facts = collector.collect(source, context._replace(deadline=deadline))
+                with self._turn:
+                    if self._left:
+                        return
+                    self.found.append(facts)
+                    self._begin_turn()
+        except BaseException as error:
+            self._error = error
+        self._done.release()
+
+    def wait(self) -> None:
+        """Until all have answered, or the one in turn is late: then the thread is left to itself. A bug in a collector
+        is raised here."""
+        while not self._done.acquire(timeout=max(0.0, self._late_at - time.monotonic())):
+            with self._turn:
+                if self._late_at <= time.monotonic():
+                    self._left = True
+                    return
         if self._error is not None:
             raise self._error
-        return self._facts
-
-    def leave(self) -> None:
-        """Let the thread end, now or when what it hangs in returns."""
-        self._job = None
-        if self._asked.locked():  # else the thread has not even begun, and will find no job
-            self._asked.release()
-
-    def _run(self) -> None:
-        while True:
-            self._asked.acquire()
-            job = self._job
-            if job is None:
-                return
-            collector, context = job
-            try:
-                self._facts = collector.collect(self._source, context)
-            except BaseException as error:
-                self._error = error
-            self._answered.release()
 
 
 def scan(
@@ -73,18 +76,13 @@ def scan(
 ) -> list[Facts]:
     """The facts of all sources, in the order of `collectors`, within `timeout` seconds; counters as in Context."""
     ends = time.monotonic() + timeout
-    found = []
-    worker = _Worker(source)
-    try:
-        for collector in collectors:
-            limit = max(0.05, (ends - time.monotonic()) * _SHARE)
-            facts = worker.ask(collector, Context(time.monotonic() + limit * 0.9, exclude, counters), limit)
-            if facts is None:
-                worker.leave()
-                worker = _Worker(source)
-                detail = f"no answer in {limit:.1f} s: a read hangs in the kernel"
-                facts = Facts(SourceStatus(collector.name, TIMEOUT, detail, limit))
-            found.append(facts)
-    finally:
-        worker.leave()
+    context = Context(ends, exclude, counters)
+    found: list[Facts] = []
+    while len(found) < len(collectors):
+        asked = _Round(source, collectors[len(found) :], ends, context)
+        asked.wait()
+        found += asked.found
+        if len(found) < len(collectors):
+            detail = f"no answer in {asked.limit:.1f} s: a read hangs in the kernel"
+            found.append(Facts(SourceStatus(collectors[len(found)].name, TIMEOUT, detail, asked.limit)))
     return found
