@@ -44,6 +44,16 @@ def test_worst_first() -> None:
     assert found[0].observed["width"] == 4
 
 
+def test_nothing_is_kept_from_another_scan() -> None:
+    """What rules share of one node, by turns with the next scan's, never shows in the conclusions about another."""
+    before, after = degraded(width=16), degraded(width=4, nic=GEN1)
+    roles = Policy(roles={"mlx5_0": "storage"})
+    alone = [classify(node, policy=policy) for node in (before, after) for policy in (Policy(), roles)]
+    again = [classify(node._replace(), policy=policy) for node in (after, before) for policy in (roles, Policy())]
+    assert again == alone[::-1]
+    assert alone[0] != alone[2]
+
+
 @pytest.mark.parametrize(
     ("until", "now", "accepted"),
     [(None, "2026-08-01", True), ("2026-08-01", "2026-08-01", True), ("2026-07-31", "2026-08-01", False)],
