@@ -56,9 +56,8 @@ gpu-topo never writes to the machine that it inspects and runs no other program.
 def parser_of(command: Command) -> argparse.ArgumentParser:
     """The argument parser of one command."""
     import argparse
-    from importlib import import_module
 
-    module = import_module(command.module)
+    module = _module(command)
     parser = _Parser(
         prog=f"gpu-topo {command.name}",
         description=command.help[0].upper() + command.help[1:] + ".",
@@ -149,10 +148,14 @@ def _dispatch(arguments: list[str]) -> int:
 
 def run(command: Command, words: Sequence[str]) -> int:
     """Run a command with its arguments; returns the exit status."""
-    from importlib import import_module
-
-    module = import_module(command.module)
+    module = _module(command)
     return int(module.run(read(command, module, words)))
+
+
+def _module(command: Command) -> Any:
+    """The command's module, as importlib.import_module gives it: that one loads warnings."""
+    __import__(command.module)
+    return sys.modules[command.module]
 
 
 def read(command: Command, module: Any, words: Sequence[str]) -> Any:

@@ -7,8 +7,6 @@ leaves to argparse, whose word counts.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +17,13 @@ _VALUE, _APPEND, _CONST = "store", "append", "store_const"
 
 class NotPlain(Exception):
     """Usage, or a declaration, that argparse has to read."""
+
+
+class Options:
+    """What a command line says, by the name of each option: argparse's Namespace to whoever reads it."""
+
+    def __init__(self, **given: Any) -> None:
+        self.__dict__.update(given)
 
 
 class Quick:
@@ -46,7 +51,7 @@ class Quick:
             raise NotPlain(name)
         self._defaults.setdefault(how["dest"], how.get("default"))
 
-    def parse(self, words: Sequence[str]) -> SimpleNamespace:
+    def parse(self, words: Sequence[str]) -> Options:
         """The options as argparse would give them; raises NotPlain where it has to be asked."""
         given = dict(self._defaults)
         files: list[str] = []
@@ -76,7 +81,7 @@ class Quick:
                 given[how["dest"]] = how["const"]
         if self._files:
             given[self._files] = files
-        return SimpleNamespace(**given)
+        return Options(**given)
 
 
 def _read(text: str, convert: Callable[[str], Any] | None, choices: Sequence[str] | None) -> Any:

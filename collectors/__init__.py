@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
 
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
@@ -28,7 +28,8 @@ class Collector(NamedTuple):
         """Ask the source. Never raises on what a machine holds."""
         if self.needs and isinstance(refused := source.list(self.needs), Refusal) and refused.why == ABSENT:
             return Facts(SourceStatus(self.name, ABSENT, f"{self.needs}: {refused.error}"))
-        collect: Collect = getattr(import_module(self.module), self.function)
+        __import__(self.module)  # importlib.import_module would load warnings
+        collect: Collect = getattr(sys.modules[self.module], self.function)
         return collect(source, context)
 
 

@@ -19,7 +19,6 @@ _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 
 _NUMBER = r"\bDevice [0-9a-f]{4}$"  # what lspci prints where its list has no name
 _REVISION = r" \(rev [0-9a-f]{2}\)$"
-_BRACKETS = r"\[([^\[\]]+)\]$"
 
 
 class Identity(NamedTuple):
@@ -238,10 +237,7 @@ def _by_name(
     vendor: int | None, name: str, class_code: int | None, bridge: bool, forwards: bool
 ) -> tuple[str, Part | None]:
     """Kind and part of a function without a device number: by its class, its vendor and the words of its name."""
-    import re
-
-    brackets = re.search(_BRACKETS, name)
-    model = brackets[1] if brackets else name  # "AD102 [GeForce RTX 4090]" names chip and model
+    model = _model(name)
     if class_code is None:
         part = catalogue.gpu_part_by_name(model)
         if part is not None:
@@ -272,6 +268,12 @@ def _by_name(
         inside = "management endpoint" in low or "placeholder endpoint" in low or "virtual endpoint" in low
         return (OTHER, Part(name, management=True)) if inside else (STORAGE, None)
     return OTHER, None
+
+
+def _model(name: str) -> str:
+    """The part in brackets of "AD102 [GeForce RTX 4090]"; the whole name where it does not end in brackets."""
+    _, opened, model = name.removesuffix("]").rpartition("[")
+    return model if opened and model and name.endswith("]") and "]" not in model else name
 
 
 def _bridge_by_name(vendor: int | None, name: str, low: str) -> Part | None:

@@ -94,6 +94,30 @@ def test_the_part_that_runs_inside_prints_a_number(tree: Path, what: str) -> Non
     assert number([sys.executable, str(bench.HERE / "inside.py"), what, str(tree)]) > 0
 
 
+# What an audit does without: each takes as long to load as dozens of functions to read. What brought one in, shows
+# `python -X importtime`.
+HEAVY = (
+    *("argparse", "collections", "contextlib", "ctypes", "dataclasses", "enum", "functools", "gettext", "importlib"),
+    *("json", "locale", "logging", "math", "operator", "pathlib", "re", "rich", "shutil", "socket", "subprocess"),
+    *("threading", "types", "typing", "warnings"),
+)
+
+
+def test_an_audit_loads_little(tree: Path) -> None:
+    """`inspect --json` of an ordinary machine starts without any of the standard library's heavier modules."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from gpu_topo.agent.cli import main\n"
+        "main(['inspect', '--json', '--root', sys.argv[2]])\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    # Without site: what the .pth files of an environment import is not ours.
+    command = [sys.executable, "-I", "-S", "-c", code, str(bench.PROJECT), str(tree)]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=False).stderr.split()
+    assert "gpu_topo.exporters.json" in loaded
+    assert [name for name in loaded if name in HEAVY] == []
+
+
 def test_jobs_take_turns() -> None:
     """Each job runs once a round, in order, and the ratio is the median of the rounds'."""
     order: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from gpu_topo.model.node import Link
 from gpu_topo.model.pci import DOWNSTREAM_PORT, ROOT_PORT, Function, LinkEnd
 from gpu_topo.model.reading import Reading, known
@@ -124,7 +122,7 @@ def from_driver(
     )
 
 
-def bottleneck(path: tuple[str, ...], links: Mapping[str, Link], least: dict[str, float]) -> str | None:
+def bottleneck(path: tuple[str, ...], links: Mapping[str, Link | None], least: dict[str, float]) -> str | None:
     """The address on a path, itself last, whose link upwards is narrowest and narrower than the device's own.
 
     least: the narrowest link up to a bridge, in GB/s, by the bridge: what was worked out for another path.
@@ -135,7 +133,7 @@ def bottleneck(path: tuple[str, ...], links: Mapping[str, Link], least: dict[str
     above = path[-2] if len(path) > 1 else ""
     if above not in least:
         rates = [link.gbs for step in path[:-1] if (link := links.get(step)) and link.port and link.gbs is not None]
-        least[above] = min(rates, default=inf)
+        least[above] = min(rates, default=float("inf"))
     if least[above] >= own.gbs - _ROUNDING:
         return None
     narrowest, rate = None, own.gbs

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 from gpu_topo.model.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -39,7 +37,8 @@ if TYPE_CHECKING:
 else:
     Reading = object  # only annotations name it
 
-EMPTY: Mapping[Any, Any] = MappingProxyType({})
+_MappingProxyType = type(type.__dict__)  # as types has it, which need not be loaded for it
+EMPTY: Mapping[Any, Any] = _MappingProxyType({})
 
 
 def known(reading: Reading[T]) -> T | None:
