@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-_PARTS = ("gpu_topo", "agent", "collectors", "exporters", "pyproject.toml", "README.md", "LICENSE")
+_PARTS = ("gpu_topo", "bin", "agent", "collectors", "exporters", "pyproject.toml", "README.md", "LICENSE")
 
 
 def installed(project: Path, home: Path) -> Path:

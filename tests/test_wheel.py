@@ -58,9 +58,18 @@ def test_wheel_holds_data_and_types(built: Path) -> None:
 
 
 def test_only_one_top_level_name(built: Path) -> None:
-    """Users get gpu_topo and nothing else."""
-    names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"gpu_topo"}
+    """Users get the package gpu_topo, the program gpu-topo and nothing else."""
+    names = [n for n in zipfile.ZipFile(next(built.glob("*.whl"))).namelist() if ".dist-info/" not in n]
+    programs = [name for name in names if ".data/" in name]
+    assert [name.partition(".data/")[2] for name in programs] == ["scripts/gpu-topo"]
+    assert {name.split("/")[0] for name in names if name not in programs} == {"gpu_topo"}
+
+
+def test_the_program_is_no_wrapper(installed: Path) -> None:
+    """The installed program runs with the environment's Python and imports nothing but gpu_topo."""
+    lines = (installed / "gpu-topo").read_text().splitlines()
+    assert lines[0] == f"#!{installed}/python"
+    assert [line for line in lines if "import" in line] == ["from gpu_topo.agent.cli import entry"]
 
 
 def test_commands_run_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
