@@ -177,6 +177,8 @@ class Daemon:
         try:
             self.source.begin()
             seen = look(self.source, settings, memory, self._collectors)
+            if any(device.function.answers is False for device in seen.report.node.devices.values()):
+                self.source.forget()  # all ones are not what the device is, should it answer again
             scanned = self._scanned(seen)
             done = _Done(seen, scanned, self.site.prepare(scanned))
             # What could not be written is tried again at once: there may be room by now.

@@ -70,14 +70,14 @@ Start = Callable[..., Daemon]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts daemons, one after the other, of one tree."""
-    tree = Hgx(tmp_path / "machine", nvswitches=False)
+    """Starts daemons, one after the other, of one tree where no other is given."""
+    tree = Hgx(tmp_path / "standard", nvswitches=False)
     boot_id = tree.root / "proc/sys/kernel/random/boot_id"
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("a-boot\n")
     daemons: list[Daemon] = []
 
-    def begin(state: Path) -> Daemon:
+    def begin(state: Path, tree: Hgx = tree) -> Daemon:
         daemons.append(Daemon(tree, state, tmp_path / f"log{len(daemons)}"))
         daemons[-1].start(WAIT)
         return daemons[-1]
@@ -337,6 +337,23 @@ def test_a_read_that_returns_while_descriptors_are_given_back(tmp_path: Path) ->
     source.begin()
     assert list(source._dirs) == ["/sys/c"]
     source.close()
+
+
+@pytest.mark.slow
+def test_a_device_that_answers_again(start: Start, tmp_path: Path) -> None:
+    """A device did not answer when the daemon first looked: once it does, without an event, nothing of that is kept."""
+    tree = Hgx(tmp_path / "machine", nvswitches=False, config=True)
+    gpu = tree.gpus[2]
+    revive = tree.die(gpu)
+    daemon = start(tmp_path, tree)
+    lost = f'gputopo_finding{{code="pcie-device-lost",severity="critical",subject="{gpu}"}}'
+    daemon.shows(lost, 1.0)
+    assert daemon.value(f'gputopo_pcie_link_width{{address="{gpu}"}}') is None
+    revive()
+    daemon.pass_scans(3)  # the one under way, and two that see it
+    assert daemon.value(lost) is None
+    for name in ("width", "expected_width"):
+        assert daemon.value(f'gputopo_pcie_link_{name}{{address="{gpu}"}}') == 16
 
 
 # --- the clock --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from tests import trees
@@ -21,12 +22,13 @@ class Hgx:
     The GPUs sit where the fake NVML's hgx_h100 has them, so that both tell of one machine.
     """
 
-    def __init__(self, root: Path, nvswitches: bool = True) -> None:
+    def __init__(self, root: Path, nvswitches: bool = True, config: bool = False) -> None:
+        """config: with configuration space, as root sees it."""
         self.root = root
         self.gpus: list[str] = []
         self.nics: list[str] = []
         self.drives: list[str] = []
-        self._machine = machine = trees.Machine(numa=2)
+        self._machine = machine = trees.Machine(config=config, numa=2)
         for number, bus in enumerate(GPU_BUSES):
             self._branch(machine, bus, 0 if number < 4 else 1)
         if nvswitches:
@@ -117,6 +119,22 @@ class Hgx:
         folder = self._folder(self.nics[number]) / f"infiniband/mlx5_{number}/ports/1/counters"
         self._put(folder / "symbol_error", str(count))
 
+    def die(self, address: str) -> Callable[[], None]:
+        """A device no longer answers: what the kernel reads from it is all ones, what it remembers stays. Calling what
+        this gives back makes it answer again."""
+        ones = {
+            "config": b"\xff" * 4096, "current_link_speed": b"Unknown\n", "current_link_width": b"63\n",
+            "max_link_speed": b"64.0 GT/s PCIe\n", "max_link_width": b"63\n",
+        }  # fmt: skip
+        before = {name: (self._folder(address) / name).read_bytes() for name in ones}
+
+        def write(files: dict[str, bytes]) -> None:
+            for name, content in files.items():
+                self._write(self._folder(address) / name, content)
+
+        write(ones)
+        return lambda: write(before)
+
     def take(self, address: str) -> None:
         """A device goes, as in a surprise removal."""
         gone = self._folder(address)
@@ -140,7 +158,10 @@ class Hgx:
     def _put(path: Path, text: str) -> None:
         """As an attribute of /sys changes: the same file has another content, also for who has it open."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = f"{text}\n".encode()
+        Hgx._write(path, f"{text}\n".encode())
+
+    @staticmethod
+    def _write(path: Path, content: bytes) -> None:
         with open(path, "r+b" if path.exists() else "xb", buffering=0) as file:
             file.write(content)
             file.truncate(len(content))
