@@ -15,7 +15,7 @@ CHECKOUT = HERE.parents[1]
 FAKE_NVML = "/opt/gpu-topo/fakenvml"
 _PYTHON = "3.11"  # Debian 12's
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-_SOURCES = ("gpu_topo", "agent", "collectors", "exporters")
+_SOURCES = ("gpu_topo", "bin", "agent", "collectors", "exporters")
 _INSTALL = """set -e
 mount --make-rprivate /
 mount --bind "$1" "$2/opt/gpu-topo"
