@@ -75,8 +75,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.files: list[tuple[int, bytes]] = []  # kept descriptors
-        self.deep: list[int] = []  # those in a folder below a kept one
-        self.dirs: list[tuple[KeptDir, int]] = []
+        self.dirs: dict[KeptDir, int] = {}  # and how often their descriptors had been given back
         self.lists: list[tuple[str, Names]] = []
         self.links: list[tuple[KeptDir, str, Target]] = []
         self.texts: list[tuple[str, Answer]] = []
@@ -124,14 +123,14 @@ class Kept(Live):
         """Whether everything that was noted still reads the same: a few hundred system calls, and nothing is parsed."""
         if not journal.repeatable:
             return False
-        if not all(kept.generation == generation and kept.fresh() for kept, generation in journal.dirs):
-            return False  # their descriptors were given back
+        for kept, generation in journal.dirs.items():
+            if kept.generation != generation or not kept.fresh():
+                return False  # their descriptors were given back
+        pread = os.pread
         try:
             for fd, data in journal.files:
-                if os.pread(fd, _PAGE, 0) != data:
+                if pread(fd, _PAGE, 0) != data:
                     return False
-            if not self.live and any(os.fstat(fd).st_nlink == 0 for fd in journal.deep):
-                return False  # replaced
         except OSError:
             return False
         return (
@@ -163,7 +162,7 @@ class Kept(Live):
         journal = self.noted()
         if journal is not None:
             if isinstance(found, KeptDir):
-                journal.dirs.append((found, found.generation))
+                journal.dirs[found] = found.generation
             elif isinstance(found, Refusal):
                 journal.lists.append((path, super().list(path)))
             else:
@@ -317,8 +316,6 @@ class KeptDir(LiveDir):
             else:
                 if len(answer) == _PAGE:
                     answer = _rest(fd, answer)
-                elif not self._owner.live and "/" in name and os.fstat(fd).st_nlink == 0:
-                    return self._reopened().read(name)  # a copied tree's file was replaced by another one
         journal = self._owner.noted()
         if journal is not None:
             self._note(journal, name, answer)
@@ -356,8 +353,6 @@ class KeptDir(LiveDir):
         fd = self._files.get(name)
         if fd is not None and isinstance(answer, bytes) and len(answer) < _PAGE:
             journal.files.append((fd, answer))
-            if "/" in name:
-                journal.deep.append(fd)
         elif name not in self._known:
             journal.texts.append((f"{self.path}/{name}", answer))
 
