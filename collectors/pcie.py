@@ -300,11 +300,10 @@ class _Scan:
 
     def _virtual_functions(self, folder: Dir, name: str) -> None:
         number = 0
-        while True:
+        while folder.has(f"virtfn{number}"):
             target = folder.link(f"virtfn{number}")
-            if isinstance(target, Refusal):
-                return
-            self._virtual[target.rsplit("/", 1)[-1]] = name
+            if isinstance(target, str):
+                self._virtual[target.rpartition("/")[2]] = name
             number += 1
 
 
