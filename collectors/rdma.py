@@ -318,11 +318,13 @@ class _Scan:
     def _could_have_managers(self) -> bool:
         """Only boards with NVIDIA GPUs whose NVSwitches are not on PCI have such managers."""
         if self._may_have_managers is None:
-            switches = self._source.list("/sys/bus/pci/drivers/nvidia-nvswitch")
-            on_pci = not isinstance(switches, Refusal) and any(":" in entry for entry in switches)
-            gpus = self._source.list("/sys/bus/pci/drivers/nvidia")
-            self._may_have_managers = not on_pci and not isinstance(gpus, Refusal) and any(":" in e for e in gpus)
+            self._may_have_managers = not self._drives("nvidia-nvswitch") and self._drives("nvidia")
         return self._may_have_managers
+
+    def _drives(self, driver: str) -> bool:
+        """Whether a function is bound to the driver."""
+        entries = self._source.list(f"/sys/bus/pci/drivers/{driver}")
+        return not isinstance(entries, Refusal) and any(":" in entry for entry in entries)
 
 
 def _usual(words: Mapping[bytes, str], answer: Answer) -> str | None:
