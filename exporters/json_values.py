@@ -34,7 +34,9 @@ def encode(value: object) -> str:
 
 def string(text: str) -> str:
     """A string in ASCII alone."""
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+    if text.isascii() and text.isprintable():
+        if '"' in text or "\\" in text:
+            text = text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{text}"'
     return '"' + "".join([_ESCAPES.get(c) or (c if " " <= c <= "~" else _unicode(c)) for c in text]) + '"'
 
