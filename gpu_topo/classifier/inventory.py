@@ -6,12 +6,13 @@ from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import BASELINE, CAUSE_NOT_RECORDED, CONFIG, CRITICAL, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
-from gpu_topo.topology.baseline import Difference, counts, differences
 from gpu_topo.topology.roles import accelerators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpu_topo.topology.baseline import Difference
 
 SHORT = "inventory-short"
 DRIFT = "baseline-drift"
@@ -21,6 +22,8 @@ _GPUS = "gpus"
 
 def _present(node: Node) -> dict[str, int]:
     """How many of each kind there are. Who expects GPUs on a machine of accelerators means these."""
+    from gpu_topo.topology.baseline import counts  # only who expects something needs it
+
     found = counts(node)
     if not found[_GPUS]:
         found[_GPUS] = len(accelerators(node))
@@ -69,6 +72,10 @@ def judge_short(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
 
 def judge_drift(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """baseline-drift."""
+    if not past.baseline:
+        return
+    from gpu_topo.topology.baseline import differences
+
     by_subject: dict[str, list[Difference]] = {}
     for difference in differences(node, past.baseline, policy.exclude):
         by_subject.setdefault(difference.subject, []).append(difference)

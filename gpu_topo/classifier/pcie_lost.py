@@ -9,7 +9,6 @@ from gpu_topo.model.finding import BASELINE, CAUSE_ASLEEP, CRITICAL, LINK_PARTNE
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import GPU, Device, Node
 from gpu_topo.model.reading import known
-from gpu_topo.topology.baseline import MISSING, differences
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
@@ -82,6 +81,10 @@ def _gone(node: Node, past: Past, policy: Policy) -> dict[str, str]:
         for address, kind in past.seen_devices.items()
         if address not in node.devices and address not in policy.exclude
     }
+    if not past.baseline:
+        return found
+    from gpu_topo.topology.baseline import MISSING, differences
+
     for change in differences(node, past.baseline, policy.exclude):
         if change.kind == MISSING and "kind" in change.was:  # else it is a port
             found.setdefault(change.subject, str(change.was.get("name") or f"the {change.was['kind']}"))
