@@ -255,9 +255,7 @@ def _extended(space: ConfigSpace, word: Word, beyond: Unknown) -> ConfigSpace:
     """What only the extended capabilities say: ACS, AER, SR-IOV."""
     if word(ORDINARY_SIZE) is None:
         return space._replace(acs=beyond, aer=Aer(beyond, beyond, beyond, sticky=True))
-    offsets: dict[int, int] = {}
-    for capability, offset in extended_chain(word):
-        offsets.setdefault(capability, offset)
+    offsets = extended_chain(word)
     return space._replace(
         extended=tuple(offsets.items()),
         acs=access_control(word, offsets.get(EXT_ACS)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from gpu_topo.collectors.context import Context
-from gpu_topo.collectors.pcie_identity import NOTHING, Identity, identify
+from gpu_topo.collectors.pcie_identity import Identity, identify
 from gpu_topo.collectors.pcie_values import (
     ASLEEP_LINK,
     ASLEEP_READING,
@@ -33,10 +33,6 @@ NAME = "pcie"
 DEVICES = "/sys/bus/pci/devices"
 SLOTS = "/sys/bus/pci/slots"
 
-_NETWORK, _DISPLAY, _STORAGE, _BRIDGE, _PROCESSING, _ACCELERATOR = 0x02, 0x03, 0x01, 0x06, 0x0B, 0x12
-_ENDPOINTS = frozenset({_NETWORK, _DISPLAY, _STORAGE, _PROCESSING, _ACCELERATOR})
-# Classes whose configuration space holds something a rule looks at (ACS of bridges, payload of endpoints).
-_WORTH_CONFIG = frozenset({_NETWORK, _DISPLAY, _BRIDGE, _PROCESSING, _ACCELERATOR})
 BUS_NUMBERS = 0x18  # configuration space: primary, secondary and subordinate bus number of a bridge
 _CONFIG_BYTES = 4096
 
@@ -182,23 +178,21 @@ class _Scan:
 
     def _read(self, folder: Dir, name: str, place: Place) -> Function:
         identity = identify(folder, self._identities, self.values)
-        base = (identity.class_code or 0) >> 16
-        if base in _WORTH_CONFIG or identity.class_code is None or folder.has("current_link_speed"):
+        if identity.has_registers or not identity.has_class or folder.has("current_link_speed"):
             return self._with_link(folder, name, place, identity)
         # One of the many small parts of a processor, or what else sits in the root complex or on conventional PCI.
-        numa_node = self.values.numa(folder) if base in _ENDPOINTS else self._numa_of_bus(folder, name)
+        numa_node = self._numa(folder, name, identity)
         return Function(
             name, *identity.ids, identity.driver, numa_node, place.parent, place.host_bridge, self._slots.get(name[:-2])
         )
 
     def _with_link(self, folder: Dir, name: str, place: Place, identity: Identity) -> Function:
-        base = (identity.class_code or 0) >> 16
-        bridge = base == _BRIDGE and ((identity.class_code or 0) >> 8) & 0xFF in (0x04, 0x09)
-        power, link, config, aer = self._link(folder, base in _WORTH_CONFIG)
-        if identity == NOTHING and link is None and absent(folder.read("class")):
+        bridge = identity.is_bridge
+        power, link, config, aer = self._link(folder, identity.has_registers)
+        if not identity.has_class and identity.ids[0] is None and link is None and absent(folder.read("class")):
             self.values.count(NOT_RECORDED, "class")  # an empty folder of a copy: a place without a part
         asleep = power in ("suspended", "suspending")
-        if base in _ENDPOINTS and link is not None:
+        if identity.is_endpoint and link is not None:
             self._virtual_functions(folder, name)
         buses = self._bus_numbers(folder) if bridge and isinstance(place.parent, Unknown) else (None, None)
         answers: Reading[bool] = None
@@ -215,7 +209,7 @@ class _Scan:
             name,
             *identity.ids,
             identity.driver,
-            self.values.numa(folder) if base in _ENDPOINTS else self._numa_of_bus(folder, name),
+            self._numa(folder, name, identity),
             place.parent,
             place.host_bridge,
             self._slots.get(name[:-2]),
@@ -230,7 +224,7 @@ class _Scan:
             max_payload_bytes=said.max_payload_bytes,
             power="suspended" if asleep else None,
             answers=answers,
-            local_cpus=text(folder.read("local_cpulist")) if base in (_DISPLAY, _ACCELERATOR, _PROCESSING) else None,
+            local_cpus=text(folder.read("local_cpulist")) if identity.is_computing else None,
         )
 
     def _link(
@@ -260,9 +254,11 @@ class _Scan:
         data = folder.read_at("config", BUS_NUMBERS, 4)
         return (data[1], data[2]) if isinstance(data, bytes) and len(data) == 4 else (None, None)
 
-    def _numa_of_bus(self, folder: Dir, name: str) -> Reading[int]:
-        """The NUMA node of a bridge or a part of the processor: the kernel gives all functions of a bus the same one
-        (drivers/pci/probe.c, pci_device_add), so it is read of the first."""
+    def _numa(self, folder: Dir, name: str, identity: Identity) -> Reading[int]:
+        """The NUMA node. The kernel gives all functions of a bus the same one (drivers/pci/probe.c, pci_device_add), so
+        that of bridges and parts of the processor the first tells; an administrator may have set an endpoint's own."""
+        if identity.is_endpoint:
+            return self.values.numa(folder)
         bus = name[:-5]
         if bus not in self._numa_of:
             self._numa_of[bus] = self.values.numa(folder)

@@ -14,21 +14,25 @@ from gpu_topo.source import ABSENT, Dir, Refusal
 _ADDRESS_KEY = b"PCI_SLOT_NAME="
 
 
+# Base classes (PCI Code and ID Assignment Specification).
+_STORAGE, _NETWORK, _DISPLAY, _BRIDGE, _PROCESSING, _ACCELERATOR = 0x01, 0x02, 0x03, 0x06, 0x0B, 0x12
+_COMPUTING = frozenset({_DISPLAY, _PROCESSING, _ACCELERATOR})
+_ENDPOINTS = _COMPUTING | {_NETWORK, _STORAGE}
+_WITH_REGISTERS = _COMPUTING | {_NETWORK, _BRIDGE}
+_TO_OTHER_BUSES = frozenset({0x0604, 0x0609})  # classes of bridges to PCI; the others are parts of a processor
+
+
 class Identity(NamedTuple):
-    """Ids and driver of a function; None where nothing says.
+    """Ids and driver of a function, None where nothing says, and what follows for what is read of it."""
 
-    ids: vendor, device, class (24 bits), subsystem vendor, subsystem device, in the order of model.pci.Function.
-    """
-
+    # Vendor, device, class (24 bits), subsystem vendor, subsystem device, in the order of model.pci.Function.
     ids: tuple[int | None, int | None, int | None, int | None, int | None]
     driver: Reading[str]
-
-    @property
-    def class_code(self) -> int | None:
-        return self.ids[2]
-
-
-NOTHING = Identity((None, None, None, None, None), None)
+    has_class: bool
+    is_bridge: bool
+    is_endpoint: bool  # of the classes that an audit is about
+    is_computing: bool
+    has_registers: bool  # its configuration space holds what a rule looks at: ACS of bridges, payload of endpoints
 
 
 def identify(folder: Dir, known: dict[tuple[bytes, bytes], Identity], values: Values) -> Identity:
@@ -59,7 +63,16 @@ def _of(event: dict[str, str], folder: Dir, values: Values) -> Identity:
     driver: Reading[str] = event.get("DRIVER")
     if driver is None and "PCI_ID" not in event:
         driver = _driver(folder)
-    return Identity((vendor, device, class_code, sub_vendor, sub_device), driver)
+    base = -1 if class_code is None else class_code >> 16
+    return Identity(
+        (vendor, device, class_code, sub_vendor, sub_device),
+        driver,
+        class_code is not None,
+        class_code is not None and class_code >> 8 in _TO_OTHER_BUSES,
+        base in _ENDPOINTS,
+        base in _COMPUTING,
+        base in _WITH_REGISTERS,
+    )
 
 
 def _driver(folder: Dir) -> Reading[str]:

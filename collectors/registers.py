@@ -10,6 +10,8 @@ Whatever bytes come in, decoding ends: chains are bounded, and what is not there
 
 from __future__ import annotations
 
+import sys
+
 from gpu_topo.model import pci
 from gpu_topo.model.reading import DENIED, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
@@ -56,6 +58,7 @@ ACS_BITS: Mapping[int, str] = {
 
 _BRIDGE_HEADER = 1
 _MOST_CAPABILITIES = (ORDINARY_SIZE - HEADER_SIZE) // 4  # so many have room: more is a loop
+_MOST_EXTENDED = 128  # no function has half as many: more is a loop
 
 
 class Registers(NamedTuple):
@@ -100,10 +103,13 @@ def registers_in(data: bytes) -> Registers | None:
 
 def words_of(data: bytes) -> Word:
     """Access to the double words of some bytes."""
-    last, number = len(data) - 4, int.from_bytes
+    size = len(data) & ~3
+    if sys.byteorder == "big":
+        data = b"".join(data[offset : offset + 4][::-1] for offset in range(0, size, 4))
+    words = memoryview(data)[:size].cast("I")
 
     def word(offset: int) -> int | None:
-        return number(data[offset : offset + 4], "little") if offset <= last else None
+        return words[offset >> 2] if offset < size else None
 
     return word
 
@@ -123,13 +129,8 @@ def _registers(word: Word) -> Registers | None:
     port_type, payload_bytes, max_payload_bytes = port(word, offset, flags)
     target = None if port_type in NO_LINK else target_speed(word, offset, flags)
     # Extended capabilities lie one behind the other: the walk to ACS is the longest part, and only bridges redirect.
-    control: Reading[frozenset[str]] = None
-    if header_type == _BRIDGE_HEADER:
-        for capability, at in extended_chain(word):
-            if capability == EXT_ACS:
-                control = access_control(word, at)
-                break
-    return Registers(True, port_type, target, payload_bytes, max_payload_bytes, control)
+    acs = access_control(word, _extended(word, EXT_ACS)) if header_type == _BRIDGE_HEADER else None
+    return Registers(True, port_type, target, payload_bytes, max_payload_bytes, acs)
 
 
 def chain(word: Word, header_type: int | None, until: int | None = None) -> tuple[dict[int, int], bool]:
@@ -156,16 +157,33 @@ def chain(word: Word, header_type: int | None, until: int | None = None) -> tupl
     return found, pointer is None
 
 
-def extended_chain(word: Word) -> Iterator[tuple[int, int]]:
-    """Extended capabilities (id, offset) in chain order, ending at the first that is not there or seen before."""
+def extended_chain(word: Word) -> dict[int, int]:
+    """The first offset of each extended capability by id, in chain order. What is not there, and a loop, ends it."""
+    found: dict[int, int] = {}
     offset, seen = ORDINARY_SIZE, set[int]()
     while offset >= ORDINARY_SIZE and offset not in seen:
         seen.add(offset)
         head = word(offset)
         if not head or head == ALL_ONES:
-            return
-        yield head & 0xFFFF, offset
+            break
+        found.setdefault(head & 0xFFFF, offset)
         offset = (head >> 20) & 0xFFC
+    return found
+
+
+def _extended(word: Word, wanted: int) -> int | None:
+    """The offset of one extended capability, looking no further along the chain than to it."""
+    offset = ORDINARY_SIZE
+    for _ in range(_MOST_EXTENDED):
+        head = word(offset)
+        if not head or head == ALL_ONES:
+            return None
+        if head & 0xFFFF == wanted:
+            return offset
+        offset = (head >> 20) & 0xFFC
+        if offset < ORDINARY_SIZE:
+            return None
+    return None
 
 
 def port(word: Word, offset: int, flags: int) -> tuple[Reading[str], Reading[int], Reading[int]]:
@@ -193,7 +211,18 @@ def access_control(word: Word, offset: int | None) -> Reading[frozenset[str]]:
     if offset is None:
         return None
     control = word(offset + ACS_CONTROL)
-    return missing("ACSCtl") if control is None else frozenset(set_bits(control >> 16, ACS_BITS))
+    return missing("ACSCtl") if control is None else _acs_names(control >> 16)
+
+
+_acs_named: dict[int, frozenset[str]] = {}  # of the few values that occur
+
+
+def _acs_names(control: int) -> frozenset[str]:
+    control &= (1 << len(ACS_BITS)) - 1
+    names = _acs_named.get(control)
+    if names is None:
+        names = _acs_named[control] = frozenset(set_bits(control, ACS_BITS))
+    return names
 
 
 def speed(code: int, where: str) -> Reading[float]:
