@@ -1,6 +1,7 @@
 """Runs in the virtual machine: does what the test on the host asks for, a JSON object a line and one line back.
 
-{"run": [ARGV], "timeout": S}  {"read": PATH}  {"write": PATH, "text": TEXT}  {"get": URL, "timeout": S}  {"now": true}
+{"run": [ARGV], "timeout": S}  {"read": PATH}  {"write": PATH, "text": TEXT}  {"get": URL, "timeout": S}
+{"now": true}  {"monotonic": true}
 Answers {"ok": …} or {"error": TEXT}. As process 1 (a machine without systemd) it mounts what is missing first.
 """
 
@@ -66,6 +67,8 @@ def answer(request: dict[str, Any]) -> Any:
         return get(request)
     if "now" in request:
         return time.time()
+    if "monotonic" in request:
+        return time.monotonic()
     if "write" in request:
         # A rename, so that nobody reads half of it; what the kernel makes (sysfs, cgroups) cannot be renamed onto.
         path = request["write"]

@@ -77,13 +77,19 @@ class Container:
             stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-        until((self._shared / "control").exists, 60, "systemd in the container is up", self.console)
+        until(self._listens, 180, "systemd in the container is up", self.console)
+
+    def _listens(self) -> bool:
+        try:
+            return self.run("true").status == 0
+        except OSError:
+            return False  # its socket is not there yet, or there and nobody listens
 
     def console(self) -> str:
         """What was said at boot."""
         return (self._shared / "console").read_text(errors="replace")[-3000:]
 
-    def run(self, command: str, seconds: float = 60.0) -> Done:
+    def run(self, command: str, seconds: float = 300.0) -> Done:
         """A shell command as root in the container."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(seconds)
@@ -93,7 +99,7 @@ class Container:
                 stream.flush()
                 return Done(*json.loads(stream.read()))
 
-    def check(self, command: str, seconds: float = 60.0) -> str:
+    def check(self, command: str, seconds: float = 300.0) -> str:
         """The output of a command that has to succeed."""
         done = self.run(command, seconds)
         assert done.status == 0, f"{command}: exit status {done.status}\n{done.output}"
@@ -106,7 +112,7 @@ class Container:
         with contextlib.suppress(OSError, ValueError):
             self.run("systemctl --no-block poweroff", 5)
         try:
-            self._running.wait(20)
+            self._running.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(self._running.pid, signal.SIGKILL)
             self._running.wait()

@@ -80,7 +80,7 @@ def draw(
     def chromium(what: str) -> str:
         done = subprocess.run(
             ["chromium", *options, what, page.as_uri()],
-            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=True,
+            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=True,
         )  # fmt: skip
         return done.stdout
 

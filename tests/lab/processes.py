@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -24,6 +25,8 @@ from typing import Any
 import yaml
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+# Seconds, the end of any wait: others use this computer's processors, too.
+PATIENCE = 180.0
 
 
 def until(met: Callable[[], Any], seconds: float, what: str, diagnose: Callable[[], str] = lambda: "") -> Any:
@@ -38,14 +41,16 @@ def until(met: Callable[[], Any], seconds: float, what: str, diagnose: Callable[
 
 
 def free_port() -> int:
-    """A TCP port of loopback on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of loopback on which nobody listens. It is taken a moment later: so none of those from 32768 on, which
+    the kernel may give to whoever connects to something in between."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
-def get(url: str, seconds: float = 5.0) -> str | None:
+def get(url: str, seconds: float = 60.0) -> str | None:
     """The body of a page; None where there is none (yet)."""
     try:
         with urllib.request.urlopen(url, timeout=seconds) as answer:
@@ -65,11 +70,15 @@ class Process:
         self.environment = {**os.environ, **(environment or {})}
         self._running: subprocess.Popen[bytes] | None = None
 
-    def start(self, seconds: float = 30.0) -> None:
-        """Start it and wait until it is ready."""
+    def start(self, seconds: float = PATIENCE) -> None:
+        """Start it and wait until it is ready. An AssertionError where it ends instead."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(self.command, stdout=log, stderr=log, env=self.environment)
-        until(lambda: get(self.ready) is not None, seconds, f"{self.command[0]} ready", self.tail)
+        until(self._answers, seconds, f"{self.command[0]} ready", self.tail)
+
+    def _answers(self) -> bool:
+        assert self._running is not None and self._running.poll() is None, self.tail()
+        return get(self.ready) is not None
 
     def send(self, number: int) -> None:
         """Send it a signal."""
@@ -82,7 +91,7 @@ class Process:
             self._running.send_signal(signal.SIGCONT)
             self._running.send_signal(number)
             try:
-                self._running.wait(10)
+                self._running.wait(60)
             except subprocess.TimeoutExpired:
                 self._running.kill()
                 self._running.wait()
@@ -189,7 +198,7 @@ class Alertmanager(Process):
 
 
 class Prometheus(Process):
-    """Prometheus with the shipped rules, scraping every second; `for:` and thresholds of minutes become seconds."""
+    """Prometheus with the shipped rules, scraping every other second; `for:` and thresholds become seconds."""
 
     def __init__(self, work: Path, targets: Mapping[str, str], alertmanager: int | None = None) -> None:
         self.port = free_port()
@@ -209,7 +218,7 @@ class Prometheus(Process):
     def scrape(self, targets: Mapping[str, str]) -> None:
         """Write the configuration: name of a node -> where its agent listens."""
         config: dict[str, Any] = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"},
             "rule_files": ["gpu-topo.rules.yml"],
             "scrape_configs": [
                 {
@@ -226,14 +235,14 @@ class Prometheus(Process):
     def reload(self) -> None:
         """Have it read its configuration again."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/-/reload", method="POST")
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=60):
             pass
 
     def query(self, expr: str, at: float | None = None) -> list[dict[str, Any]]:
         """The samples that an expression gives now, or at a moment."""
         asked = urllib.parse.urlencode({"query": expr, "time": at or time.time()})
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query?{asked}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query?{asked}", timeout=60) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
                 return found
         except urllib.error.HTTPError as error:
@@ -243,7 +252,7 @@ class Prometheus(Process):
         """The series of the last so many seconds."""
         now = time.time()
         asked = urllib.parse.urlencode({"query": expr, "start": now - seconds, "end": now, "step": step})
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query_range?{asked}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query_range?{asked}", timeout=60) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
             return found
 
