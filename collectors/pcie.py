@@ -151,8 +151,11 @@ class _Scan:
         return self._place_of_bus, False
 
     def _place_in(self, folder: str) -> Place:
+        above = folder.rpartition("/")[2]
+        bridge = self.functions.get(above)
+        if bridge is not None:
+            return Place(above, bridge.host_bridge)
         steps = folder.split("/")
-        above = steps[-1]
         # The last one counts: Intel's VMD puts a root bus of its own below a function of another.
         host_bridge = next((step for step in reversed(steps) if step.startswith("pci") and ":" in step), None)
         if above.startswith("pci") or not _is_address(above):
@@ -188,10 +191,9 @@ class _Scan:
 
     def _with_link(self, folder: Dir, name: str, place: Place, identity: Identity) -> Function:
         bridge = identity.is_bridge
-        power, link, config, aer = self._link(folder, identity.has_registers)
+        asleep, link, config, aer = self._link(folder, identity.has_registers)
         if not identity.has_class and identity.ids[0] is None and link is None and absent(folder.read("class")):
             self.values.count(NOT_RECORDED, "class")  # an empty folder of a copy: a place without a part
-        asleep = power in ("suspended", "suspending")
         if identity.is_endpoint and link is not None:
             self._virtual_functions(folder, name)
         buses = self._bus_numbers(folder) if bridge and isinstance(place.parent, Unknown) else (None, None)
@@ -229,22 +231,22 @@ class _Scan:
 
     def _link(
         self, folder: Dir, worth_config: bool
-    ) -> tuple[str | None, LinkEnd | None, Registers | Unknown | None, Aer | None]:
-        """Runtime power state, link, registers and error counters; the link is None where the kernel offers none, and
-        what follows it is then not asked for.
+    ) -> tuple[bool, LinkEnd | None, Registers | Unknown | None, Aer | None]:
+        """Whether the function sleeps, its link, registers and error counters. The link is None where the kernel offers
+        none; what follows is then not asked for.
 
         The power state comes first, since reading the link of a device that sleeps would wake it.
         """
-        power = text(folder.read("power/runtime_status"))
-        if power in ("suspended", "suspending"):
-            return power, ASLEEP_LINK, ASLEEP_READING if worth_config else None, None
+        power = folder.read("power/runtime_status")
+        if isinstance(power, bytes) and power.startswith(b"suspend"):  # suspended, suspending
+            return True, ASLEEP_LINK, ASLEEP_READING if worth_config else None, None
         speed, most = folder.read("current_link_speed"), folder.read("max_link_speed")
         if absent(speed) and absent(most):
-            return power, None, None, None
+            return False, None, None, None
         config = self._registers(folder) if worth_config else None
         target = config.target_speed_gts if isinstance(config, Registers) and config.answers else None
         width, lanes = folder.read("current_link_width"), folder.read("max_link_width")
-        return power, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
+        return False, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
 
     def _bus_numbers(self, folder: Dir) -> tuple[int | None, int | None]:
         """Which buses a bridge leads to: where the links that tell ancestry are lost, these still do."""
