@@ -1,6 +1,6 @@
 # make inspect   set up .venv and audit this machine; the bundled example where it has no accelerator
 # make test      the tests
-# make bench     what an audit costs, beside the goals
+# make bench     what an audit and the daemon cost, beside the goals; NODE_EXPORTER=PROGRAM to compare with
 # make venv      set up .venv with everything that development needs
 # make clean     remove what was built
 
@@ -18,7 +18,7 @@ test: $(VENV)/.develop
 	$(BIN)/pytest
 
 bench: $(VENV)/.develop
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench $(if $(NODE_EXPORTER),--node-exporter $(NODE_EXPORTER))
 
 venv: $(VENV)/.develop
 

@@ -52,12 +52,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description="Print what gpu-topo costs, beside what it is held to.")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each measurement (default 7)")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="keep the trees there, and use the ones that are")
+    parser.add_argument(
+        "--node-exporter",
+        metavar="PROGRAM",
+        help="compare the daemon with this one (default: the one on PATH; the collector pcidevice came with 1.10)",
+    )
     given = parser.parse_args()
     programs = installed(PROJECT, PROJECT / ".benchmarks" / "venv")
     folder = given.keep or Path(tempfile.mkdtemp(prefix="gpu-topo-bench-", dir=_roomy()))
     try:
         print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, trees in {folder}, {given.rounds} rounds\n")
-        for line in results(programs, folder, given.rounds):
+        for line in results(programs, folder, given.rounds, given.node_exporter):
             print(line, flush=True)
     finally:
         if given.keep is None:
@@ -73,7 +78,7 @@ def _roomy() -> str | None:
     return None
 
 
-def results(programs: Path, folder: Path, rounds: int) -> Iterator[Line]:
+def results(programs: Path, folder: Path, rounds: int, node_exporter: str | None) -> Iterator[Line]:
     """All lines, each as soon as it is known."""
     for tree in TREES:
         grow(tree, folder / tree.name)
@@ -81,7 +86,7 @@ def results(programs: Path, folder: Path, rounds: int) -> Iterator[Line]:
     yield from in_process(programs, folder, rounds)
     yield start(programs, rounds)
     yield from nvml(programs, folder, rounds)
-    yield from daemon.lines(programs, folder / "x1", rounds)
+    yield from daemon.lines(programs, folder / "x1", rounds, node_exporter)
 
 
 def grow(tree: Tree, root: Path) -> None:

@@ -38,8 +38,8 @@ class Served(NamedTuple):
     memory: float  # MiB resident after all of them
 
 
-def lines(programs: Path, tree: Path, rounds: int) -> Iterator[Line]:
-    """The lines of the daemon, on one tree."""
+def lines(programs: Path, tree: Path, rounds: int, exporter: str | None = None) -> Iterator[Line]:
+    """The lines of the daemon, on one tree. exporter: the node_exporter to compare with, else the one on PATH."""
     inside = [str(programs / "python"), "-I", str(HERE / "inside.py")]
     jobs = {what: partial(number, [*inside, what, str(tree)]) for what in ("warm", "cold")}
     found = interleaved(jobs, rounds)
@@ -48,7 +48,7 @@ def lines(programs: Path, tree: Path, rounds: int) -> Iterator[Line]:
 
     ours = served([str(programs / "gpu-topo"), "serve", "--root", str(tree), "--scan.interval", "1h"])
     scan = scanning(programs, tree)
-    exporter = next((path for name in EXPORTERS if (path := shutil.which(name))), None)
+    exporter = exporter or next((path for name in EXPORTERS if (path := shutil.which(name))), None)
     memory, scrape, both = (
         "memory of the daemon over node_exporter's",
         "a scrape over its scrape",
