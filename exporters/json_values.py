@@ -5,7 +5,15 @@ That module, and the regular expressions that it brings, take as long to load as
 
 from __future__ import annotations
 
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
+try:
+    from _json import (
+        encode_basestring_ascii as string,
+    )  # the part of json that is written in C, a string in ASCII alone
+except ImportError:  # a Python without it
+    from json.encoder import encode_basestring_ascii as string
+
+
+__all__ = ["encode", "string"]
 
 
 def encode(value: object) -> str:
@@ -30,18 +38,3 @@ def encode(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join([encode(item) for item in value]) + "]"
     raise TypeError(f"{type(value).__name__} has no JSON")
-
-
-def string(text: str) -> str:
-    """A string in ASCII alone."""
-    if text.isascii() and text.isprintable():
-        if '"' in text or "\\" in text:
-            text = text.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{text}"'
-    return '"' + "".join([_ESCAPES.get(c) or (c if " " <= c <= "~" else _unicode(c)) for c in text]) + '"'
-
-
-def _unicode(character: str) -> str:
-    """The character's code in UTF-16: beyond the basic plane, JSON takes two escapes."""
-    digits = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join([f"\\u{digits[at : at + 4]}" for at in range(0, len(digits), 4)])
