@@ -125,7 +125,11 @@ def shares_a_port(target: Target, address: str | None, functions: Dir | Refusal)
         return False
     if ".sf." in target and any(_is_subfunction(part) for part in target.split("/")):
         return True
-    return not isinstance(functions, Refusal) and isinstance(functions.link(f"{address}/physfn"), str)
+    if isinstance(functions, Refusal):
+        return False
+    # Nearly none is virtual, which costs less to be told than that there is no such link.
+    physical = f"{address}/physfn"
+    return functions.has(physical) and isinstance(functions.link(physical), str)
 
 
 def _is_subfunction(part: str) -> bool:
