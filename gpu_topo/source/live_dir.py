@@ -29,6 +29,7 @@ class LiveDir:
     _word_name = ""
     _word_fd = -1
     _trail: Trail | None = None
+    _asked: tuple[str, Target] = "", NOT_THERE  # the last link: who asks where it leads, mostly goes there next
 
     def __init__(self, owner: Live, path: str, fd: int) -> None:
         self.path = path
@@ -92,9 +93,11 @@ class LiveDir:
 
     def link(self, name: str) -> Target:
         try:
-            return _readlink(name, dir_fd=self._fd)
+            target: Target = _readlink(name, dir_fd=self._fd)
         except OSError as error:
-            return refusal(error)
+            target = refusal(error)
+        self._asked = name, target
+        return target
 
     def has(self, name: str) -> bool:
         return _access(name, os.F_OK, dir_fd=self._fd)
@@ -105,7 +108,9 @@ class LiveDir:
         trail = self._trail
         if near and trail is not None and (found := trail.beside(name, path)) is not None:
             return found
-        target = self.link(name)
+        asked, target = self._asked
+        if asked != name:
+            target = self.link(name)
         if isinstance(target, Refusal):
             return self.below(name, path)
         folder, _, step = target.rpartition("/")
