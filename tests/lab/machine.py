@@ -67,7 +67,7 @@ class Machine:
         monitor, control = folder / "qmp", folder / "ctl"
         append = f"{_KERNEL} labinit={init}" if init else _KERNEL
         command = [
-            "setpriv", "--pdeathsig", "KILL", "nice", "-n", "5", QEMU,
+            "setpriv", "--pdeathsig", "KILL", QEMU,
             "-M", "q35", "-accel", "tcg,thread=multi,tb-size=512",
             "-cpu", "max,hypervisor=off" if hardware else "max", *(_HARDWARE if hardware else ()),
             "-m", "1024", "-smp", "2,sockets=2",
