@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from gpu_topo.agent.http import Done, Request, Respond, Response
+from gpu_topo.agent.http_message import Done, Request, Respond, Response
 from gpu_topo.agent.loop import Loop
 from gpu_topo.agent.web_config import Web
 

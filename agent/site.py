@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from gpu_topo.agent.http import Done, Request, Response
+from gpu_topo.agent.http_message import Done, Request, Response
 from gpu_topo.agent.loop import Loop
 from gpu_topo.model.record import NamedTuple
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_topo.agent.config import ConfigError
 from gpu_topo.agent.config_values import duration, nearest
-from gpu_topo.agent.http import Gate
+from gpu_topo.agent.http_connection import Gate
 from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple
 

@@ -16,9 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_topo.agent import http
+from gpu_topo.agent import http, http_connection
 from gpu_topo.agent.config_values import Listen
-from gpu_topo.agent.http import Done, Gate, ListenError, Request, Response, Server
+from gpu_topo.agent.http import Server
+from gpu_topo.agent.http_connection import Gate
+from gpu_topo.agent.http_message import Done, Request, Response
+from gpu_topo.agent.listen import ListenError
 from gpu_topo.agent.loop import Loop
 
 HUGE = bytes(64 << 20)  # more than any socket buffers
@@ -173,8 +176,8 @@ def test_an_address_in_use_is_one_line() -> None:
 
 def test_deadlines_end_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that drips in, and an answer that is not taken, end at their deadline."""
-    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(http, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(http_connection, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(http_connection, "ANSWER_SECONDS", 0.3)
     running = Running()
     try:
         with running.connect() as silent, running.connect() as half, running.connect() as deaf:
@@ -193,7 +196,7 @@ def test_deadlines_end_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_kept_connection_outlives_the_request_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prometheus keeps its connection between scrapes: it is not closed as a slow request would be."""
-    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(http_connection, "REQUEST_SECONDS", 0.2)
     now = [100.0]
     loop = Loop(lambda: now[0])
     server = Server(loop, respond)
@@ -208,7 +211,7 @@ def test_a_kept_connection_outlives_the_request_deadline(monkeypatch: pytest.Mon
             for _ in range(3):
                 loop.turn(0.01)
         assert len(server.connections) == 1
-        now[0] += http.IDLE_SECONDS
+        now[0] += http_connection.IDLE_SECONDS
         for _ in range(3):
             loop.turn(0.01)
         assert server.connections == {}
@@ -221,7 +224,9 @@ def test_a_kept_connection_outlives_the_request_deadline(monkeypatch: pytest.Mon
 CHILD = """
 import sys, threading
 from gpu_topo.agent.config_values import Listen
-from gpu_topo.agent.http import Gate, Response, Server
+from gpu_topo.agent.http import Server
+from gpu_topo.agent.http_connection import Gate
+from gpu_topo.agent.http_message import Response
 from gpu_topo.agent.loop import Loop
 body = b"gputopo_finding 1\\n" * 20_000
 tls = None

@@ -19,7 +19,8 @@ from gpu_topo.agent import web_config
 from gpu_topo.agent.auth import Guard, credentials
 from gpu_topo.agent.config import ConfigError
 from gpu_topo.agent.config_values import Listen
-from gpu_topo.agent.http import Done, Request, Response, Server
+from gpu_topo.agent.http import Server
+from gpu_topo.agent.http_message import Done, Request, Response
 from gpu_topo.agent.loop import Loop
 from tests.test_http import make_certificate
 

@@ -26,7 +26,7 @@ def run(args: Namespace) -> int:
     """Serve until told to stop."""
     from gpu_topo.agent.baseline import BaselineError
     from gpu_topo.agent.daemon import serve
-    from gpu_topo.agent.http import ListenError
+    from gpu_topo.agent.listen import ListenError
     from gpu_topo.classifier import RULES
 
     file, flags = getattr(args, "config.file"), config.flags_of(args)
