@@ -1,6 +1,6 @@
 """What the NVIDIA driver says of its GPUs, through NVML in a worker process that may hang without hanging the audit.
 
-The worker (nvml_worker.py) streams one line per question and one per answer, so the gaps are the deadlines: a
+The worker (nvml_worker/) streams one line per question and one per answer, so the gaps are the deadlines: a
 question that is overdue is written down as such and the worker goes on without it. What it answered is the
 transcript, which is also the recording; nvml_facts.py turns it into facts. While a worker hangs it holds a lock,
 an abstract socket name, so that no later run adds another; it is left behind and ends when its call returns.
@@ -226,9 +226,9 @@ def _spawn(library: str, load_only: bool, skip: list[list[object]], lock: socket
         kept.append(fcntl.fcntl(lock.fileno(), fcntl.F_DUPFD_CLOEXEC, 16))
         actions.append((os.POSIX_SPAWN_DUP2, kept[1], 4))
     setting = json.dumps({"load_only": load_only, "skip": skip, "lock": lock is not None})
-    # As a module by its own name and not as a script, so that its byte code is cached.
+    # As a package by its own name and not as a script, so that its byte code is cached.
     paths = [path for path in sys.path if path] + [os.path.dirname(os.path.abspath(__file__))]
-    code = f"import sys; sys.path += {paths!r}; import nvml_worker; nvml_worker.main(sys.argv[1])"
+    code = f"import sys; sys.path += {paths!r}; from nvml_worker.worker import main; main(sys.argv[1])"
     command = [sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []), "-c", code, setting]
     environment = dict(os.environ)
     if os.path.dirname(library) in _UNSEARCHED_DIRS:

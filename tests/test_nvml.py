@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from gpu_topo.collectors import nvml, nvml_facts, nvml_transcript, nvml_worker
 from gpu_topo.collectors.context import Context
+from gpu_topo.collectors.nvml_worker.answers import text
+from gpu_topo.collectors.nvml_worker.questions import kernel_address
 from gpu_topo.model.facts import ABSENT, OK
 from gpu_topo.model.gpu import ACTIVE, INACTIVE, DriverGpu, NvLink
 from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
@@ -279,9 +281,10 @@ def test_nothing_is_left(boot: Boot) -> None:
 
 def test_needs_no_imports_of_gpu_topo() -> None:
     """The worker starts fast because it imports the standard library and nvidia-ml-py only."""
-    source = Path(nvml_worker.__file__).read_text()
-    assert "import gpu_topo" not in source
-    assert "from gpu_topo" not in source
+    for path in Path(nvml_worker.__file__).parent.glob("*.py"):
+        source = path.read_text()
+        assert "import gpu_topo" not in source
+        assert "from gpu_topo" not in source
 
 
 def test_cost(boot: Boot) -> None:
@@ -482,10 +485,10 @@ def test_damaged_transcripts_never_raise(hgx_lines: list[str], data: st.DataObje
 
 def test_writes_both_kinds_of_strings() -> None:
     """Older nvidia-ml-py leaves bytes in structures, newer ones give text."""
-    assert nvml_worker.text(b"00000000:17:00.0") == nvml_worker.text("00000000:17:00.0") == "00000000:17:00.0"
+    assert text(b"00000000:17:00.0") == text("00000000:17:00.0") == "00000000:17:00.0"
 
 
 def test_kernel_address() -> None:
     """NVML's eight-digit domain becomes the kernel's spelling, which has at least four digits."""
-    assert nvml_worker.kernel_address("00000000:3B:00.0") == "0000:3b:00.0"
-    assert nvml_worker.kernel_address("00010008:01:00.0") == "10008:01:00.0"
+    assert kernel_address("00000000:3B:00.0") == "0000:3b:00.0"
+    assert kernel_address("00010008:01:00.0") == "10008:01:00.0"
