@@ -5,18 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench.machine import (
-    CONVENTIONAL,
-    DOWN,
-    DOWNSTREAM,
-    INTEGRATED,
-    ROOT_PORT,
-    TO_PCI,
-    UP,
-    UPSTREAM,
-    Chip,
-    Machine,
-)
+from bench.config_space import CONVENTIONAL, DOWNSTREAM, INTEGRATED, ROOT_PORT, TO_PCI, UPSTREAM, Chip
+from bench.machine import DOWN, UP, Machine
 
 FUNCTIONS = 200  # of one domain, virtual functions aside
 

@@ -22,7 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.machine import DOWNSTREAM, Machine, Rdma
+from bench.config_space import DOWNSTREAM
+from bench.machine import Machine, Rdma
 from bench.trees import (
     BOOT_NVME,
     CHIPSET_PORT,
