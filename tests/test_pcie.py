@@ -1,42 +1,16 @@
-"""The PCIe collector, on synthetic trees for what may go wrong, and against lspci on every recorded tree."""
+"""The PCIe collector on synthetic trees: identity and place, links, registers and errors of every function."""
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-import tarfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple
-
 import pytest
 
-from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, Facts
-from gpu_topo.model.pci import Function
-from gpu_topo.model.reading import ASLEEP, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown, known
-from gpu_topo.source import Live, LiveDir, Names, Recording, Refusal, Tree
-from gpu_topo.topology.buses import place
+from gpu_topo.model.facts import OK, PARTIAL
+from gpu_topo.model.reading import LOST, MALFORMED, NO_DATA, NOT_RECORDED, Unknown, known
+from gpu_topo.source import Refusal, Tree
 from tests import trees
-from tests.trees import DEVICES, GEN4, GEN5, Machine, refused
+from tests.trees import DEVICES, GEN5, Machine, by_address, one_gpu, refused, why
 
-needs_lspci = pytest.mark.skipif(shutil.which("lspci") is None, reason="lspci (pciutils) is not installed")
-
-
-def by_address(facts: Facts) -> Mapping[str, Function]:
-    return {function.address: function for function in facts.functions}
-
-
-def one_gpu() -> tuple[Machine, str]:
-    machine = Machine()
-    return machine, machine.gpu(machine.root_port(machine.host(0x16)))
-
-
-def why(reading: Reading[object]) -> str | None:
-    return reading.why if isinstance(reading, Unknown) else None
-
-
-# --- identity and place ----------------------------------------------------------------------------------------
+# --- identity and place ----------------------------------------------------------------------------------------------
 
 
 def test_identity_comes_from_uevent() -> None:
@@ -138,7 +112,7 @@ def test_slots() -> None:
     assert all(f.slot is None for a, f in found.items() if a not in (gpu, audio))
 
 
-# --- values that are none --------------------------------------------------------------------------------------
+# --- values that are none --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -275,133 +249,7 @@ def test_lost_by_configuration_space() -> None:
     assert by_address(machine.facts())[gpu].answers is False
 
 
-# --- what must not be touched ----------------------------------------------------------------------------------
-
-
-def asked(machine: Machine, exclude: tuple[str, ...] = ()) -> dict[str, set[str]]:
-    """The paths that a scan asks for, with the questions."""
-    recording = Recording(machine.tree())
-    trees.collect(recording, exclude)
-    return {path: set(questions) for path, questions in recording.answers.items()}
-
-
-def test_suspended_devices_are_left_asleep() -> None:
-    """Of a runtime-suspended device nothing is read that would wake it: no link attribute, no configuration space."""
-    machine = Machine(config=True)
-    gpu = machine.gpu(machine.root_port(machine.host()))
-    machine.files(gpu, power__runtime_status=b"suspended\n")
-    function = by_address(machine.facts())[gpu]
-    assert function.power == "suspended"
-    assert why(function.answers) == ASLEEP
-    assert function.link is not None
-    assert {why(value) for value in function.link[:4]} == {ASLEEP}
-    touched = {path.rsplit("/", 1)[1] for path in asked(machine) if path.startswith(f"{DEVICES}/{gpu}/")}
-    waking = {name for name in touched if name == "config" or "link" in name or name.startswith("aer_")}
-    assert waking == set()
-
-
-def test_virtual_functions_are_never_opened() -> None:
-    """A virtual function beside its physical function is known by its name alone."""
-    machine = Machine()
-    nic = machine.nic(machine.root_port(machine.host()))
-    virtual = [machine.virtual(nic, number=n) for n in (1, 2, 3)]
-    found = by_address(machine.facts())
-    assert all(found[v].virtual_function and found[v].physical_function == nic for v in virtual)
-    assert not found[nic].virtual_function
-    for path, questions in asked(machine).items():
-        for v in virtual:
-            assert not path.startswith(f"{DEVICES}/{v}/"), path
-            assert path != f"{DEVICES}/{v}" or questions == {"link"}
-
-
-def test_virtual_function_in_a_guest() -> None:
-    """A guest that sees only the virtual function has no physfn: the function is a device like any other."""
-    machine = Machine()
-    nic = machine.nic(machine.root_port(machine.host()), (0x15B3, 0x101E))
-    assert not by_address(machine.facts())[nic].virtual_function
-
-
-def test_excluded_devices_are_not_opened() -> None:
-    """What the operator excludes is neither opened nor followed."""
-    machine, gpu = one_gpu()
-    other = machine.gpu(machine.root_port("pci0000:16"))
-    assert gpu not in by_address(machine.facts(exclude=[gpu]))
-    assert other in by_address(machine.facts(exclude=[gpu]))
-    assert [path for path in asked(machine, exclude=(gpu,)) if gpu in path] == []
-
-
-def test_storage_configuration_space_is_not_read() -> None:
-    """Configuration space is expensive: a drive's holds nothing that a rule looks at."""
-    machine = Machine(config=True)
-    drive = machine.nvme(machine.root_port(machine.host()))
-    assert f"{DEVICES}/{drive}/config" not in asked(machine)
-
-
-# --- failures that must not spread -----------------------------------------------------------------------------
-
-
-class Vanishing:
-    """A tree whose devices go away between the listing and the reading."""
-
-    live = False
-
-    def __init__(self, tree: Tree, gone: str) -> None:
-        self._tree, self._gone = tree, gone
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._tree, name)
-
-    def list(self, path: str) -> Names:
-        names = self._tree.list(path)
-        return (*names, self._gone) if path == DEVICES and not isinstance(names, Refusal) else names
-
-
-def test_device_that_went_away() -> None:
-    """A device that vanishes between listing and reading is not there, and is no fault."""
-    machine, gpu = one_gpu()
-    facts = trees.collect(Vanishing(machine.tree(), "0000:99:00.0"))  # type: ignore[arg-type]
-    assert "0000:99:00.0" not in by_address(facts)
-    assert gpu in by_address(facts)
-    assert facts.unread == {}
-
-
-@pytest.mark.parametrize(("entry", "status"), [(refused(), DENIED), (refused("failed", "EIO"), FAILED), (None, ABSENT)])
-def test_no_devices_folder(entry: Refusal | None, status: str) -> None:
-    """Without the folder of devices the source says why, in one line, and is empty."""
-    facts = trees.collect(Tree({DEVICES: entry} if entry is not None else {}))
-    assert facts.source.status == status
-    assert DEVICES in facts.source.detail
-    assert facts.functions == ()
-
-
-def test_empty_machine() -> None:
-    """A machine without PCI devices is read, and has none."""
-    facts = trees.collect(Tree({}, folders=(DEVICES,)))
-    assert (facts.source.status, facts.functions) == (OK, ())
-
-
-def test_unreadable_device_folder() -> None:
-    """A device whose folder may not be entered is still on the list."""
-    machine, gpu = one_gpu()
-    entries = machine.entries()
-    folder = f"/sys/devices/{machine.parts[gpu].folder}"
-    kept = {path: entry for path, entry in entries.items() if not path.startswith(folder + "/")}
-    facts = trees.collect(Tree({**kept, folder: refused()}))
-    assert gpu in by_address(facts)
-    assert facts.unread == {"denied: device folder": 1}
-
-
-def test_malformed_ids() -> None:
-    """Ids that are no numbers are unknown, and counted."""
-    machine, gpu = one_gpu()
-    machine.files(gpu, uevent=b"PCI_CLASS=zz\nPCI_ID=:::\n\xff\xff=\n", vendor=b"0xzzzz\n", device=b"")
-    facts = machine.facts()
-    function = by_address(facts)[gpu]
-    assert (function.vendor_id, function.device_id) == (None, None)
-    assert facts.unread["malformed: vendor"] == 1
-
-
-# --- configuration space ---------------------------------------------------------------------------------------
+# --- configuration space ---------------------------------------------------------------------------------------------
 
 
 def test_registers_of_root() -> None:
@@ -460,7 +308,8 @@ def test_one_config_that_fails_spoils_no_other() -> None:
         assert by_address(machine.facts())[port.address].acs == frozenset({"ReqRedir"})
 
 
-# --- errors ----------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
+
 
 _COUNTS = b"RxErr 3\nBadTLP 0\nBadDLLP 12\nRollover 0\nTimeout 0\nNonFatalErr 0\nCorrIntErr 0\nHeaderOF 0\n"
 
@@ -484,154 +333,3 @@ def test_no_error_counters() -> None:
     """A device without AER has none, which is not zero errors."""
     machine, gpu = one_gpu()
     assert by_address(machine.facts())[gpu].aer is None
-
-
-# --- lspci as a witness ----------------------------------------------------------------------------------------
-
-
-class Said(NamedTuple):
-    """What lspci says of one function."""
-
-    width: int | None
-    speed: float | None
-    most_width: int | None
-    bridges: tuple[str, ...]  # above it, root first
-    acs: frozenset[str] | None
-
-
-def lspci(root: Path, *flags: str) -> str:
-    command = ["lspci", "-A", "linux-sysfs", "-O", f"sysfs.path={root}/sys/bus/pci", "-D", "-n", *flags]
-    run = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
-    return run.stdout
-
-
-def ask_lspci(root: Path) -> dict[str, Said]:
-    """Every function with link and bridges above, by the simplest reading of lspci's own words."""
-    above: dict[str, tuple[str, ...]] = {}
-    for line in lspci(root, "-PP").splitlines():
-        domain, _, rest = line.split(" ", 1)[0].partition(":")
-        steps = [f"{domain}:{step}" for step in rest.split("/")]
-        above[steps[-1]] = tuple(steps[:-1])
-    found = {}
-    for block in lspci(root, "-vvv").split("\n\n"):
-        address = block.split(" ", 1)[0].strip()
-        status = re.search(r"LnkSta:\s*Speed ([\d.]+)GT/s.*?, Width x(\d+)", block)
-        capability = re.search(r"LnkCap:.*?Width x(\d+)", block)
-        control = re.search(r"ACSCtl:\s*(.*)", block)
-        if not address:
-            continue
-        # Without configuration space lspci cannot know which bus a bridge leads to.
-        found[address] = Said(
-            int(status[2]) if status else None,
-            float(status[1]) if status else None,
-            int(capability[1]) if capability else None,
-            above.get(address, ()),
-            frozenset(re.findall(r"(\w+)\+", control[1])) if control else None,
-        )
-    return found
-
-
-def recorded_trees(corpus: Path) -> Iterator[Path]:
-    yield from sorted((*corpus.glob("*/tree.tar.gz"), *corpus.glob("*/sysfs-rebuilt.tar.gz")))
-
-
-def compare(root: Path, functions: Mapping[str, Function]) -> tuple[int, list[str]]:
-    """How many values agree, and which do not."""
-    agree, differ = 0, []
-    listed = ask_lspci(root)
-    for address, said in listed.items():
-        function = functions.get(address)
-        if function is None:
-            differ.append(f"{address} is not there")
-            continue
-        link = function.link
-        # A bridge that the recording names and does not hold is nothing that lspci could know.
-        above = tuple(step for step in bridges_above(functions, address) if step in listed)
-        ours: dict[str, object] = {"above": above} if said.bridges else {}
-        theirs: dict[str, object] = {"above": said.bridges}
-        if link is not None and function.answers is not False:
-            ours |= {"width": known(link.width), "speed": known(link.speed_gts), "most": known(link.max_width)}
-            theirs |= {"width": said.width or None, "speed": said.speed, "most": said.most_width or None}
-        if isinstance(function.acs, frozenset) and function.answers is not False:
-            ours["acs"], theirs["acs"] = function.acs, said.acs
-        for what, value in ours.items():
-            if value is None or theirs[what] is None:
-                continue
-            agree += value == theirs[what]
-            if value != theirs[what]:
-                differ.append(f"{address} {what}: {value}, lspci says {theirs[what]}")
-    return agree, differ
-
-
-def bridges_above(functions: Mapping[str, Function], address: str) -> tuple[str, ...]:
-    steps: list[str] = []
-    parent = known(functions[address].parent)
-    while parent is not None:
-        steps.insert(0, parent)
-        parent = known(functions[parent].parent)
-    return tuple(steps)
-
-
-@needs_lspci
-def test_lspci_agrees_on_a_synthetic_node(tmp_path: Path) -> None:
-    """On a tree of switches, sockets and conventional bridges lspci finds the same links and bridges."""
-    machine = Machine(config=True, numa=2)
-    for bus, numa in ((0x00, 0), (0x40, 1), (0x80, 1)):
-        host = machine.host(bus, numa=numa)
-        switch = machine.switch(machine.root_port(host))
-        machine.gpu(machine.down(switch), link=(GEN4, 8))
-        inner = machine.switch(machine.down(switch))
-        machine.nic(machine.down(inner))
-        machine.nvme(machine.down(inner), link=(GEN4, 2))
-        trees.display(machine, host)
-    root = machine.write(tmp_path)
-    agree, differ = compare(root, by_address(trees.collect(Live(str(root)))))
-    assert differ == []
-    assert agree > 60
-
-
-@needs_lspci
-@pytest.mark.slow
-def test_lspci_agrees_on_every_recorded_tree(corpus: Path, tmp_path: Path) -> None:
-    """Width, speed, ACS and bridges above of every function with configuration space are those that lspci reads."""
-    agree, differ = 0, []
-    for path in recorded_trees(corpus):
-        root = tmp_path / path.parent.name
-        with tarfile.open(path) as tar:
-            tar.extractall(root, filter="tar")
-        functions = {f.address: f for f in place(trees.collect(Live(str(root))).functions)}
-        same, other = compare(root, functions)
-        agree += same
-        differ += [f"{path.parent.name} {what}" for what in other]
-    assert "\n".join(differ) == ""
-    assert agree > 700
-
-
-def test_live_trees_answer_like_trees_in_memory(tmp_path: Path) -> None:
-    """A tree on disk gives the same facts as the same tree in memory."""
-    machine = Machine(config=True)
-    switch = machine.switch(machine.root_port(machine.host()))
-    machine.nic(machine.down(switch))
-    machine.slot("7", machine.gpu(machine.down(switch)))
-    root = machine.write(tmp_path)
-    assert trees.collect(Live(str(root))).functions == machine.facts().functions
-
-
-def test_every_descriptor_is_given_back(tmp_path: Path) -> None:
-    """A scan closes every folder that it opens."""
-    machine = Machine(config=True)
-    machine.gpu(machine.root_port(machine.host()))
-    live = Live(str(machine.write(tmp_path)))
-    opened: list[LiveDir] = []
-    folder_of = live.dir
-
-    def watching(path: str) -> LiveDir | Refusal:
-        folder = folder_of(path)
-        if isinstance(folder, LiveDir):
-            opened.append(folder)
-        return folder
-
-    live.dir = watching  # type: ignore[method-assign]
-    trees.collect(live)
-    assert opened
-    assert all(folder._fd < 0 and folder._word_fd < 0 for folder in opened)

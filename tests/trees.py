@@ -34,7 +34,9 @@ from gpu_topo.model.pci import (
     PORT_TYPES,
     ROOT_PORT,
     UPSTREAM_PORT,
+    Function,
 )
+from gpu_topo.model.reading import Reading, Unknown
 from gpu_topo.model.units import GENERATION_OF_GTS
 from gpu_topo.source import Entry, Refusal, Source, Tree
 
@@ -371,6 +373,16 @@ def collect(source: Source, exclude: Iterable[str] = ()) -> Facts:
     return pcie.collect(source, Context(time.monotonic() + 60, frozenset(exclude)))
 
 
+def by_address(facts: Facts) -> Mapping[str, Function]:
+    """The PCI functions that a collector found."""
+    return {function.address: function for function in facts.functions}
+
+
+def why(reading: Reading[object]) -> str | None:
+    """The reason of an unknown value."""
+    return reading.why if isinstance(reading, Unknown) else None
+
+
 def conclusions(
     node: Node, code: str, past: Past = Past(), policy: Policy = Policy()
 ) -> tuple[list[Finding], list[Unassessed]]:
@@ -473,6 +485,12 @@ def config_of(part: Part) -> bytes:
         bits = sum(1 << _ACS_BITS.index(name) for name in part.acs)
         struct.pack_into("<IHH", space, 0x100, 0x0001000D, 0x5F, bits)
     return bytes(space)
+
+
+def one_gpu() -> tuple[Machine, str]:
+    """A machine with one GPU behind a root port, and the GPU's address."""
+    machine = Machine()
+    return machine, machine.gpu(machine.root_port(machine.host(0x16)))
 
 
 def navi(machine: Machine, above: str, slot_link: Link = (GEN4, 16)) -> str:
