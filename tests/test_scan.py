@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import io
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,11 +12,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from gpu_topo.agent.inspect import conclude
 from gpu_topo.agent.scan import scan
 from gpu_topo.collectors import Collector
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import OK, TIMEOUT, Facts, SourceStatus
 from gpu_topo.source import Source, Tree
+from tests.commands import server
 
 Ask = Callable[[], None]
 
@@ -101,3 +105,37 @@ def test_a_bug_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         scan(Tree({}), 5.0, collectors=collectors(a=broken))
+
+
+class Hanging(Collector):
+    """A source whose read never comes back."""
+
+    def collect(self, source: Source, context: Context) -> Facts:
+        gate = io.open(os.pipe()[0], "rb")  # noqa: UP020, SIM115  a pipe that nobody writes to
+        gate.read()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_source_that_hangs(position: int) -> None:
+    """The report comes within the timeout, with what the hang does not touch, and names the source."""
+    working = Collector("pcie", "gpu_topo.collectors.pcie")
+    collectors = [working]
+    collectors.insert(position, Hanging("stuck", ""))
+    begun = time.monotonic()
+    facts = scan(server(8).tree(), 1.0, collectors=collectors)
+    assert time.monotonic() - begun < 2.0
+    assert facts[position].source.name == "stuck"
+    assert facts[position].source.status == "timeout"
+    report = conclude(facts)
+    assert [f.code for f in report.findings if f.severity == "critical"] == ["pcie-width-degraded"]
+
+
+def test_several_sources_that_hang() -> None:
+    """However many hang, the others get their turn and the whole stays within the timeout."""
+    collectors = [Hanging(f"stuck{n}", "") for n in range(3)]
+    collectors.append(Collector("pcie", "gpu_topo.collectors.pcie"))  # type: ignore[arg-type]
+    begun = time.monotonic()
+    facts = scan(server(8).tree(), 1.0, collectors=collectors)
+    assert time.monotonic() - begun < 2.0
+    assert [fact.source.status for fact in facts] == ["timeout"] * 3 + ["ok"]
