@@ -6,20 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_topo.exporters import matrix, svg, tree
+from gpu_topo.exporters.entries import Entry, split, unassessed_groups
 from gpu_topo.exporters.limits import Limit, limits
-from gpu_topo.exporters.view import (
-    Group,
-    accepted_findings,
-    grouped,
-    listed_devices,
-    names,
-    open_findings,
-    short_subject,
-    subject_name,
-    unassessed_groups,
-)
-from gpu_topo.exporters.words import clean, compact, evidence, gbs, host, judged_by, link_gbs, link_text, moment, told
-from gpu_topo.model.finding import INFO, Report
+from gpu_topo.exporters.view import accepted_findings, listed_devices, names, subject_name
+from gpu_topo.exporters.words import clean, compact, gbs, host, judged_by, link_gbs, link_text, moment
+from gpu_topo.model.finding import Report
 from gpu_topo.model.reading import known
 from gpu_topo.topology.placement import placement
 from gpu_topo.topology.roles import line_rate, role
@@ -53,19 +44,17 @@ def _finalize(value: object) -> object:
 def _content(report: Report) -> dict[str, Any]:
     node = report.node
     short = names(node)
-    groups = grouped(open_findings(report))
-    serious = [item for item in groups if item.first.severity != INFO]
+    serious, notes = split(report)
     placed = placement(node, report.role_overrides)
-    found = limits(report, placed)
     kernel, product = known(node.platform.kernel), known(node.platform.product)
     return {
         "verdict": report.verdict,
         "host": host(report),
         "notes": report.notes,
         "serious": [_finding(item, short, report) for item in serious],
-        "info": [_finding(item, short, report) for item in groups if item.first.severity == INFO],
+        "info": [_finding(item, short, report) for item in notes],
         "tree": _tree(report, serious),
-        "limits": _limits(found) if len(found) > 1 or any(row.nic for row in found) else None,
+        "limits": _limits(rows) if (rows := limits(report, placed)) else None,
         "placement": placed,
         "unassessed": [
             {"codes": ", ".join(item.codes), "subjects": compact(item.subjects), "reason": item.reason}
@@ -88,21 +77,16 @@ def _content(report: Report) -> dict[str, Any]:
     }
 
 
-def _finding(item: Group, short: dict[str, str], report: Report) -> dict[str, Any]:
+def _finding(item: Entry, short: dict[str, str], report: Report) -> dict[str, Any]:
     first = item.first
-    several = len(item.findings) > 1
-    device = report.node.devices.get(first.subject)
-    title = subject_name(first.subject, short) + (f", {device.name}" if device and device.name else "")
-    if several:
-        title = compact(short_subject(f.subject, short) for f in item.findings)
     return {
         "number": item.number,
         "severity": first.severity,
         "code": first.code,
-        "title": title,
-        "rows": [(told(f, short) if several else f.summary, evidence(f)) for f in item.findings],
-        "costs": gbs(lost) if (lost := sum(f.lost_gbs or 0.0 for f in item.findings)) else "",
-        "impacts": list(dict.fromkeys(f.impact for f in item.findings if f.impact)),
+        "title": item.title(report.node, short),
+        "rows": item.rows(short),
+        "costs": gbs(item.lost_gbs) if item.lost_gbs else "",
+        "impacts": item.impacts,
         "since": moment(first.since) if first.since is not None else "",
         "remedy": first.remedy,
         "verify": first.verify,
@@ -110,7 +94,7 @@ def _finding(item: Group, short: dict[str, str], report: Report) -> dict[str, An
     }
 
 
-def _tree(report: Report, serious: Sequence[Group]) -> list[dict[str, str]]:
+def _tree(report: Report, serious: Sequence[Entry]) -> list[dict[str, str]]:
     rows = tree.rows(report, [(item.number, finding) for item in serious for finding in item.findings])
     severity = {item.number: item.first.severity for item in serious}
     return [

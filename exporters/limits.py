@@ -34,8 +34,10 @@ class Limit(NamedTuple):
 
 
 def limits(report: Report, placed: Placement) -> list[Limit]:
-    """A row for each GPU and accelerator, in the node's order."""
+    """A row for each GPU and accelerator, in the node's order; none for a single one that no NIC is near."""
     node = report.node
+    if len(node.gpus) < 2 and not any(row.nics for row in placed.gpus):
+        return []
     short = names(node)
     rows = {row.gpu: row for row in placed.gpus}
     ports: dict[str, list[Port]] = {}

@@ -6,22 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpu_topo.exporters import tree
+from gpu_topo.exporters.entries import Entry, short_subject, split, unassessed_groups
 from gpu_topo.exporters.limits import Limit, limits
-from gpu_topo.exporters.view import (
-    Group,
-    accepted_findings,
-    grouped,
-    names,
-    open_findings,
-    short_subject,
-    subject_name,
-    unassessed_groups,
-)
+from gpu_topo.exporters.view import accepted_findings, names, subject_name
 from gpu_topo.exporters.words import (
     accepted_text,
     clean,
     compact,
-    evidence,
     fits,
     gbs,
     headline,
@@ -29,9 +20,8 @@ from gpu_topo.exporters.words import (
     judged_by,
     link_gbs,
     tally,
-    told,
 )
-from gpu_topo.model.finding import INFO, Report
+from gpu_topo.model.finding import Report
 from gpu_topo.model.reading import known
 from gpu_topo.topology.placement import placement
 
@@ -41,9 +31,7 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)")
 
 def render(report: Report) -> str:
     """The report as markdown; names and reasons from recordings are escaped, so that they stay text."""
-    groups = grouped(open_findings(report))
-    serious = [item for item in groups if item.first.severity != INFO]
-    notes = [item for item in groups if item.first.severity == INFO]
+    serious, notes = split(report)
     lines = list(_head(report))
     for item in serious:
         lines += _finding(report, item)
@@ -52,8 +40,8 @@ def render(report: Report) -> str:
     if notes:
         lines += _notes(report, notes)
     placed = placement(report.node, report.role_overrides)
-    if len(report.node.gpus) > 1 or any(row.nics for row in placed.gpus):
-        lines += _limits(limits(report, placed))
+    if rows := limits(report, placed):
+        lines += _limits(rows)
         if placed.summary:
             lines += ["", escape(placed.summary)]
         if placed.settings:
@@ -104,23 +92,17 @@ def _head(report: Report) -> Iterable[str]:
         yield f"> {escape(note)}"
 
 
-def _finding(report: Report, item: Group) -> list[str]:
+def _finding(report: Report, item: Entry) -> list[str]:
     short = names(report.node)
     first = item.first
-    several = len(item.findings) > 1
-    subject = (
-        compact(short_subject(f.subject, short) for f in item.findings)
-        if several
-        else subject_name(first.subject, short)
-    )
-    lines = ["", f"### {item.number}. {first.severity}: {code(first.code)} {escape(subject)}", ""]
-    for finding in item.findings:
-        lines.append(f"- **What** {escape(told(finding, short) if several else finding.summary)}")
-        if seen := evidence(finding):
+    lines = ["", f"### {item.number}. {first.severity}: {code(first.code)} {escape(item.subject(short))}", ""]
+    for what, seen in item.rows(short):
+        lines.append(f"- **What** {escape(what)}")
+        if seen:
             lines.append(f"- **Seen** {escape(seen)}")
-    if lost := sum(f.lost_gbs or 0.0 for f in item.findings):
-        lines.append(f"- **Costs** {gbs(lost)} GB/s in each direction")
-    lines += [f"- **Impact** {escape(impact)}" for impact in dict.fromkeys(f.impact for f in item.findings) if impact]
+    if item.lost_gbs:
+        lines.append(f"- **Costs** {gbs(item.lost_gbs)} GB/s in each direction")
+    lines += [f"- **Impact** {escape(impact)}" for impact in item.impacts]
     lines.append(f"- **Judged by** {escape(judged_by(first))}")
     if first.remedy:
         lines += ["- **Do**", *[f"  {number}. {escape(step)}" for number, step in enumerate(first.remedy, 1)]]
@@ -129,14 +111,14 @@ def _finding(report: Report, item: Group) -> list[str]:
     return lines
 
 
-def _where(report: Report, serious: Sequence[Group]) -> list[str]:
+def _where(report: Report, serious: Sequence[Entry]) -> list[str]:
     rows = tree.rows(report, [(item.number, finding) for item in serious for finding in item.findings])
     if not rows:
         return []
     return ["", "### Where it sits", "", "Link and GB/s of each hop:", "", *_code(tree.lines(rows))]
 
 
-def _notes(report: Report, notes: Sequence[Group]) -> list[str]:
+def _notes(report: Report, notes: Sequence[Entry]) -> list[str]:
     short = names(report.node)
     lines = ["", "### Also worth knowing", ""]
     for item in notes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from gpu_topo.exporters.entries import Entry, entries
 from gpu_topo.exporters.svg_canvas import LETTER, Canvas, Mark, document
 from gpu_topo.exporters.svg_layout import (
     BAR,
@@ -29,7 +30,7 @@ from gpu_topo.exporters.svg_layout import (
     rows,
     width_of,
 )
-from gpu_topo.exporters.view import Group, grouped, names, nvlink_totals, open_findings
+from gpu_topo.exporters.view import names, nvlink_totals
 from gpu_topo.exporters.words import gbs, headline, host, link_gbs, link_text, model
 from gpu_topo.model.finding import Report
 from gpu_topo.model.gpu import INACTIVE
@@ -55,7 +56,7 @@ class _Drawing:
         self.node: Node = report.node
         self.names = names(self.node)
         self.canvas = Canvas(links)
-        self.marks = _marks(grouped(open_findings(report)))
+        self.marks = _marks(entries(report))
         self.gpus = {gpu.address: gpu for gpu in self.node.gpus}
         self.ports: dict[str, list[Port]] = {}
         for port in self.node.ports:
@@ -292,13 +293,13 @@ class _Drawing:
         return document(width, height, f"{host(self.report)}: {verdict}", head, self.canvas)
 
 
-def _marks(groups: Iterable[Group]) -> dict[str, list[tuple[str, int, str]]]:
+def _marks(report_entries: Iterable[Entry]) -> dict[str, list[tuple[str, int, str]]]:
     """Subject -> severity, number and code of its findings; a pair marks both of its ends."""
     found: dict[str, list[tuple[str, int, str]]] = {}
-    for group in groups:
-        for finding in group.findings:
+    for entry in report_entries:
+        for finding in entry.findings:
             for subject in finding.subject.split("~"):
-                found.setdefault(subject, []).append((finding.severity, group.number, finding.code))
+                found.setdefault(subject, []).append((finding.severity, entry.number, finding.code))
     return found
 
 

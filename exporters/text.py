@@ -8,22 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpu_topo.exporters import tree
+from gpu_topo.exporters.entries import Entry, short_subject, split, unassessed_groups
 from gpu_topo.exporters.limits import Limit, limits
-from gpu_topo.exporters.view import (
-    Group,
-    accepted_findings,
-    grouped,
-    names,
-    open_findings,
-    short_subject,
-    subject_name,
-    unassessed_groups,
-)
+from gpu_topo.exporters.view import accepted_findings, names, subject_name
 from gpu_topo.exporters.words import (
     accepted_text,
     clean,
     compact,
-    evidence,
     fits,
     gbs,
     headline,
@@ -34,10 +25,9 @@ from gpu_topo.exporters.words import (
     moment,
     plural,
     tally,
-    told,
 )
 from gpu_topo.model.facts import ABSENT, OK
-from gpu_topo.model.finding import CRITICAL, INFO, WARNING, Finding, Report
+from gpu_topo.model.finding import CRITICAL, INFO, WARNING, Report
 from gpu_topo.model.structure import Placement
 from gpu_topo.topology.placement import placement
 
@@ -90,13 +80,11 @@ class _Page:
             _environ={},
         )
         self.names = names(report.node)
-        self.groups = grouped(open_findings(report))
 
     def render(self) -> str:
         report = self.report
         self.verdict()
-        serious = [g for g in self.groups if g.first.severity != INFO]
-        notes = [g for g in self.groups if g.first.severity == INFO]
+        serious, notes = split(report)
         for item in serious:
             self.finding(item)
         if serious:
@@ -106,8 +94,8 @@ class _Page:
             for item in notes:
                 self.note(item)
         placed = placement(report.node, report.role_overrides)
-        if len(report.node.gpus) > 1 or any(row.nics for row in placed.gpus):
-            self.limits(limits(report, placed))
+        if rows := limits(report, placed):
+            self.limits(rows)
             self.placement(placed)
         if report.verdict != "ok" or report.all_functions:
             self.unassessed()
@@ -181,36 +169,30 @@ class _Page:
                 return line
         return f"{plural(len(codes), 'rule')} could not judge; --all says why"[:room]
 
-    def finding(self, item: Group) -> None:
+    def finding(self, item: Entry) -> None:
         """What, evidence, cost, impact, remedy and how to see it oneself."""
         first = item.first
         style = STYLES.get(first.severity, "")
-        several = len(item.findings) > 1
-        subject = compact(self.short(f.subject) for f in item.findings) if several else self.subject(first)
         self.line()
         head = self.grid(None, None, None, 1)
         head.add_row(
             self.text(str(item.number), "bold"),
             self.text(first.severity.upper(), style),
             self.text(first.code, style),
-            self.text(subject, "bold"),
+            self.text(item.title(self.report.node, self.names), "bold"),
         )
         self.console.print(head)
         table = self.grid(None, 1)
-        for position, finding in enumerate(item.findings[:MOST]):
-            what = told(finding, self.names) if several else finding.summary
+        for position, (what, seen) in enumerate(item.rows(self.names)[:MOST]):
             table.add_row(self.label("" if position else "what"), self.text(what))
-            seen = evidence(finding)
             if seen and len(item.findings) <= FEW:
                 table.add_row(self.label("seen"), self.text(seen))
         if len(item.findings) > MOST:
             table.add_row("", self.text(f"and {len(item.findings) - MOST} more like these", "dim"))
-        lost = sum(f.lost_gbs or 0.0 for f in item.findings)
-        if lost:
-            table.add_row(self.label("costs"), self.text(f"{gbs(lost)} GB/s in each direction", style))
-        for impact in dict.fromkeys(f.impact for f in item.findings):
-            if impact:
-                table.add_row(self.label("impact"), self.text(impact))
+        if item.lost_gbs:
+            table.add_row(self.label("costs"), self.text(f"{gbs(item.lost_gbs)} GB/s in each direction", style))
+        for impact in item.impacts:
+            table.add_row(self.label("impact"), self.text(impact))
         if first.since is not None:
             table.add_row(self.label("since"), self.text(moment(first.since)))
         for number, step in enumerate(first.remedy, 1):
@@ -224,20 +206,10 @@ class _Page:
         """The word at the left of a finding's line."""
         return self.text(word, "dim")
 
-    def subject(self, finding: Finding) -> str:
-        """GPU3 (0000:34:00.0), and what it is."""
-        device = self.report.node.devices.get(finding.subject)
-        name = subject_name(finding.subject, self.names)
-        return f"{name}, {device.name}" if device and device.name else name
-
-    def short(self, subject: str) -> str:
-        """GPU3, mlx5_0/1, GPU0~GPU1."""
-        return short_subject(subject, self.names)
-
-    def note(self, item: Group) -> None:
+    def note(self, item: Entry) -> None:
         """An info finding in short: what, and how to see it."""
         table = self.grid(None, 1)
-        subjects = list(dict.fromkeys(self.short(f.subject) for f in item.findings))
+        subjects = list(dict.fromkeys(short_subject(f.subject, self.names) for f in item.findings))
         rest = len(subjects) - MOST_NAMES
         shown = f"{compact(subjects[:MOST_NAMES])} and {rest} more" if rest > 1 else compact(subjects)
         table.add_row(
@@ -252,7 +224,7 @@ class _Page:
             table.add_row("", self.text(f"check: {item.first.verify}", "dim"))
         self.indent(table, 0)
 
-    def where(self, serious: Sequence[Group]) -> None:
+    def where(self, serious: Sequence[Entry]) -> None:
         """The tree of the paths concerned, with a mark on each bad hop."""
         from rich.text import Text
 

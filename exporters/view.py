@@ -5,7 +5,6 @@ Pure functions of facts, so that JSON, text, markdown, HTML and metrics never di
 
 from __future__ import annotations
 
-from gpu_topo.model.address import sort_key
 from gpu_topo.model.finding import SEVERITIES, Finding, Report
 from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
 from gpu_topo.model.host import Port
@@ -126,11 +125,6 @@ def subject_name(subject: str, short: Mapping[str, str]) -> str:
     return f"{name} ({subject})" if name and name != subject else subject
 
 
-def short_subject(subject: str, short: Mapping[str, str]) -> str:
-    """A subject by its short names alone: GPU3, mlx5_0/1, GPU0~GPU1."""
-    return "~".join(short.get(part, part) for part in subject.split("~"))
-
-
 def open_findings(report: Report) -> list[Finding]:
     """The findings that count, worst first, then by what they cost."""
     return _worst_first(f for f in report.findings if f.accepted is None)
@@ -144,52 +138,3 @@ def accepted_findings(report: Report) -> list[Finding]:
 def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
     order = {severity: number for number, severity in enumerate(SEVERITIES)}
     return sorted(findings, key=lambda f: (order.get(f.severity, 9), -(f.lost_gbs or 0.0)))
-
-
-class Group(NamedTuple):
-    """Findings of one rule, with the same remedy: one entry for a person, however many devices."""
-
-    number: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def first(self) -> Finding:
-        """The worst of them."""
-        return self.findings[0]
-
-
-def grouped(findings: Iterable[Finding]) -> list[Group]:
-    """Findings that one person fixes in one go, in order of their first."""
-    found: dict[tuple[str, str, tuple[str, ...]], list[Finding]] = {}
-    for finding in findings:
-        # A remedy may name the device: without it the steps are the same.
-        steps = tuple(step.replace(finding.subject, "") for step in finding.remedy)
-        found.setdefault((finding.severity, finding.code, steps), []).append(finding)
-    return [Group(number, tuple(items)) for number, items in enumerate(found.values(), 1)]
-
-
-class UnassessedGroup(NamedTuple):
-    """What could not be concluded for one and the same reason: sixteen GPUs are one line."""
-
-    reason: str
-    cause: str
-    codes: tuple[str, ...]
-    subjects: tuple[str, ...]
-
-
-def unassessed_groups(report: Report) -> list[UnassessedGroup]:
-    """The unassessed, grouped by reason, in order of first appearance."""
-    short = names(report.node)
-    groups: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
-    for item in report.unassessed:
-        # A reason that names its subject would never group: what differs is shown as the subject.
-        reason = item.reason
-        if item.subject != "node" and item.subject in reason:
-            reason = reason.replace(item.subject, "it")
-        codes, subjects = groups.setdefault((reason, item.cause), ({}, {}))
-        codes[item.code] = None
-        subjects[short.get(item.subject, item.subject)] = None
-    return [
-        UnassessedGroup(reason, cause, tuple(codes), tuple(sorted(subjects, key=sort_key)))
-        for (reason, cause), (codes, subjects) in groups.items()
-    ]
