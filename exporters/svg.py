@@ -16,6 +16,7 @@ from gpu_topo.exporters.svg_layout import (
     CARD_HEIGHT,
     COLUMN,
     CPU,
+    GAP,
     HEADER,
     LANE,
     MARGIN,
@@ -26,6 +27,7 @@ from gpu_topo.exporters.svg_layout import (
     columns,
     depth,
     each_hub,
+    lines,
     panels,
     rows,
     width_of,
@@ -64,32 +66,48 @@ class _Drawing:
                 self.ports.setdefault(address, []).append(port)
         self.centers: dict[str, tuple[float, float]] = {}  # GPU -> where its NVLinks leave the card
         self.panels = panels(self.node)
-        leaves = [hub for panel in self.panels.values() for hub in each_hub(panel)]
-        self.other_rows = max((len(rows(hub.leaves)[0]) for hub in leaves), default=0)
-        self.gpu_rows = max((len(rows(hub.leaves)[1]) for hub in leaves), default=0)
-        self.levels = max((depth(panel) for panel in self.panels.values()), default=0)
+        self.leaf_y = self.gpu_y = 0.0  # of the line that is drawn: where devices and where GPUs begin
+        self.gpu_rows = 0
+        self.bands: dict[str, list[tuple[float, float]]] = {}  # first GPU of an island -> right ends of its bands
 
     def render(self) -> str:
-        top = float(MARGIN + HEADER)
+        y = float(MARGIN + HEADER)
+        right = 0.0
+        cpus: list[tuple[float, float]] = []  # left ends, where the lines' first CPUs can be joined
+        for line in lines(self.panels):
+            cpus.append((MARGIN + PAD, y + PAD + CPU / 2))
+            end, bottom = self.line(line, y)
+            right = max(right, end)
+            y = self.islands(bottom, line) + 18
+        for (x, above), (_, below) in pairwise(cpus):
+            side = x - PAD / 2
+            for start, stop in ((above, above), (above, below), (below, below)):
+                self.canvas.line("far", side if start != stop else x, start, side, stop, 2)
+        joined = self.join_bands(right + 13)
+        self.legend(y - 4)
+        return self.headed(max(right + (GAP if joined else 0) + MARGIN, 620), y + 28)
+
+    def line(self, line: dict[int | None, Hub], top: float) -> tuple[float, float]:
+        """NUMA nodes side by side. Returns the right and the lower edge."""
+        hubs = [hub for panel in line.values() for hub in each_hub(panel)]
+        levels = max(depth(panel) for panel in line.values())
+        self.gpu_rows = max(len(rows(hub.leaves)[1]) for hub in hubs)
         cpu_y = top + PAD
-        self.leaf_y = cpu_y + CPU + (self.levels * STEP if self.levels else 0) + 26
-        self.gpu_y = self.leaf_y + self.other_rows * ROW
+        self.leaf_y = cpu_y + CPU + levels * STEP + 26
+        self.gpu_y = self.leaf_y + max(len(rows(hub.leaves)[0]) for hub in hubs) * ROW
         bottom = self.gpu_y + self.gpu_rows * ROW + 6
         x = float(MARGIN)
         cpus: list[tuple[float, float]] = []
-        for numa, panel in self.panels.items():
+        for numa, panel in line.items():
             width = width_of(panel) + 2 * PAD
             self.canvas.rect("panel", x, top, width, bottom - top, 10)
             self.cpu(numa, panel, x + PAD, cpu_y, width - 2 * PAD, top)
             cpus.append((x, width))
-            x += width + 26
+            x += width + GAP
         for (left, size), (right, _) in pairwise(cpus):
             y = cpu_y + CPU / 2
             self.canvas.line("far", left + size - PAD, y, right + PAD, y, 2)
-        width = max(x - 26 + MARGIN, 620)
-        bottom = self.islands(float(bottom))
-        self.legend(bottom + 14)
-        return self.headed(width, bottom + 46)
+        return x - GAP, bottom
 
     def cpu(self, numa: int | None, panel: Hub, x: float, y: float, width: float, top: float) -> None:
         """A NUMA node and everything below it."""
@@ -210,31 +228,45 @@ class _Drawing:
         order = sorted(found, key=lambda mark: mark[1])
         return Mark(order[0][0], tuple(dict.fromkeys(number for _, number, _ in order)))
 
-    def islands(self, y: float) -> float:
-        """GPUs that reach each other without PCIe: a band below them for each island. Returns the lower edge."""
+    def islands(self, y: float, line: dict[int | None, Hub]) -> float:
+        """GPUs of a line that reach each other without PCIe: a band below them for each island. Returns the lower
+        edge."""
+        here = {device.address for panel in line.values() for hub in each_hub(panel) for device in hub.leaves}
         joined = interconnect(self.node)
-        groups = [[a for a in island if a in self.centers] for island in joined.islands]
-        groups = [group for group in groups if len(group) > 1]
+        wholes = [[a for a in island if a in self.gpus] for island in joined.islands]
+        wholes = [whole for whole in wholes if len(whole) > 1]
         lanes: list[float] = []  # right edge of the last band in each lane
         placed = []
-        for group in sorted(groups, key=lambda group: min(self.centers[a] for a in group)):
+        groups = [(whole, [a for a in whole if a in here and a in self.centers]) for whole in wholes]
+        groups = [(whole, group) for whole, group in groups if group]
+        for whole, group in sorted(groups, key=lambda item: min(self.centers[a] for a in item[1])):
             across = [self.centers[a][0] for a in group]
             left, right = min(across) - 40, max(across) + CARD / 2 + 12
             lane = next((i for i, edge in enumerate(lanes) if edge < left), len(lanes))
             lanes[lane : lane + 1] = [right]
-            placed.append((group, left, right, y + 18 + lane * LANE))
-        for group, _, _, top in placed:
+            top = y + 18 + lane * LANE
+            placed.append((whole, left, right, top))
+            self.bands.setdefault(whole[0], []).append((right, top + 12))
             for address in group:
                 self.bond(address, top)
         switches = [device for device in self.node.devices.values() if device.kind == NVSWITCH]
-        for group, left, right, top in placed:
+        for whole, left, right, top in placed:
             self.canvas.rect("nv", left, top, right - left, 24, 12)
-            words = self.band(joined.shape if len(placed) == 1 else "", group, len(switches))
+            words = self.band(joined.shape if len(wholes) == 1 else "", whole, len(switches))
             self.canvas.text((left + right) / 2, top + 16, words, "b", "middle", right - left - 12)
         mark = self.mark(*(switch.address for switch in switches))
         if mark and placed:
             self.canvas.badge(placed[0][2] - 6, placed[0][3] + 12, mark)
         return y + (18 + len(lanes) * LANE if lanes else 0)
+
+    def join_bands(self, x: float) -> bool:
+        """An island that spans several lines: its bands, joined along the right side at x. Whether there is one."""
+        spanning = [ends for ends in self.bands.values() if len(ends) > 1]
+        for ends in spanning:
+            for right, y in ends:
+                self.canvas.line("nvl", right, y, x, y, 3)
+            self.canvas.line("nvl", x, ends[0][1], x, ends[-1][1], 3)
+        return bool(spanning)
 
     def bond(self, address: str, top: float) -> None:
         """The line from a GPU to its island, with the number of links; red where a finding says that some are down."""
@@ -261,7 +293,9 @@ class _Drawing:
             words += f", {shape.replace('-', ' ')}"
         rates = [rate for a in group if (rate := nvlink_totals(self.gpus[a]).gbs)]
         if rates and len(rates) == len(group):
-            words += f", {gbs(min(rates))} GB/s"
+            words += f", {gbs(max(rates))} GB/s"
+            if min(rates) < max(rates):
+                words += f", the slowest GPU {gbs(min(rates))}"
         return words
 
     def legend(self, y: float) -> None:

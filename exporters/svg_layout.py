@@ -15,6 +15,8 @@ COLUMN, ROW = CARD + 22, CARD_HEIGHT + 10  # with the trunk at its left
 BAR, STEP = 38, 38 + 40  # a switch, and from one switch to the one below
 CPU, PAD, MARGIN, HEADER = 38, 14, 20, 64
 LANE = 44  # one island of NVLinks
+GAP = 26  # between NUMA nodes
+WIDEST = 1200  # beyond this a NUMA node goes below the one before: so wide is a page on an ordinary screen
 MOST_COLUMNS, MOST_ROWS = 8, 4  # GPUs of one hub side by side; other devices of one column
 
 DRAWN = (NIC, STORAGE, GPU, ACCELERATOR)  # top down; GPUs at the bottom, where NVLink joins them
@@ -42,6 +44,20 @@ def panels(node: Node) -> dict[int | None, Hub]:
                 hub = hub.hubs.setdefault(bridge.switch, Hub(bridge.switch, {}, []))
         hub.leaves.append(device)
     return dict(sorted(found.items(), key=lambda item: (item[0] is None, item[0] or 0)))
+
+
+def lines(found: dict[int | None, Hub]) -> list[dict[int | None, Hub]]:
+    """The NUMA nodes side by side where a page is wide enough, else in several lines."""
+    filled: list[dict[int | None, Hub]] = []
+    left = 0.0
+    for numa, hub in found.items():
+        width = width_of(hub) + 2 * PAD + GAP
+        if not filled or width > left:
+            filled.append({})
+            left = WIDEST + GAP
+        filled[-1][numa] = hub
+        left -= width
+    return filled
 
 
 def _numa(node: Node, device: Device) -> int | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import combinations
 
 import pytest
 from defusedxml.ElementTree import fromstring
 
 from gpu_topo.exporters.svg import render
+from gpu_topo.model.address import sort_key
 from gpu_topo.model.finding import Report
 from gpu_topo.model.node import GPU, NIC, STORAGE, Device, Gpu, Node, Switch
 from tests import build
@@ -109,3 +111,34 @@ def test_cards_do_not_overlap() -> None:
         for other in boxes[i + 1 :]:
             apart = abs(x - other[0]) >= width or abs(y - other[1]) >= height
             assert apart
+
+
+def _joined(report: Report) -> Report:
+    """The report with one NVLink island of all its GPUs."""
+    gpus = sorted((gpu.address for gpu in report.node.gpus), key=sort_key)
+    return report._replace(node=report.node._replace(stated_paths=dict.fromkeys(combinations(gpus, 2), "NV18")))
+
+
+def test_numa_nodes_stand_below_each_other_where_a_page_ends() -> None:
+    """A wide node has a line for each NUMA node, so that all of it can be seen; a narrow one has them side by side."""
+
+    def places(report: Report) -> set[str]:
+        return set(re.findall(r'<rect class="panel" x="([\d.]+)"', render(report)))
+
+    assert len(places(large())) == 1
+    few = [build.device(f"0000:{i}1:00.0", GPU, numa_node=i // 2) for i in range(4)]
+    assert len(places(build.report(build.node(few)))) == 2
+
+
+def test_an_island_of_several_lines_is_joined() -> None:
+    """It has one band a line with the same words, and a line from band to band."""
+    drawing = render(_joined(large()))
+    assert texts(drawing).count("NVLink through NVSwitches, 150 GB/s") == 2
+    bands = [int(y) for y in re.findall(r'<rect class="nv" x="[\d.]+" y="([\d.]+)"', drawing)]
+    down = re.findall(r'<path class="nvl" d="M([\d.]+) ([\d.]+)L\1 ([\d.]+)"', drawing)
+    assert [(int(start), int(stop)) for _, start, stop in down] == [(bands[0] + 12, bands[1] + 12)]
+
+
+def test_a_slow_gpu_does_not_speak_for_its_island() -> None:
+    """The band tells what its GPUs have, and what the slowest of them."""
+    assert "NVLink through 4 NVSwitches, 450 GB/s, the slowest GPU 425" in texts(render(build.faulty_report()))
