@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from gpu_topo.exporters import tree
@@ -297,7 +298,8 @@ class _Page:
         if placed.settings:
             self.line()
         for setting in placed.settings:
-            self.line(f"# {setting.reason}", "dim")
+            for piece in shell_lines(f"# {clean(setting.reason)}", self.width):
+                self.line(piece, "dim")
             for piece in shell_lines(clean(setting.line), self.width):
                 self.line(piece)
 
@@ -333,13 +335,18 @@ class _Page:
 
 
 def shell_lines(line: str, width: int) -> list[str]:
-    """A line for a shell, broken with backslashes where it is too long, so that it can be pasted all the same."""
-    lines = []
-    while len(line) > width:
+    """A command, a comment or a command with one behind it, broken where it is too long, so that what is pasted into a
+    shell means the same: a command goes on after a backslash, and each line of a comment is one of its own."""
+    if len(line) <= width:
+        return [line]
+    command, _, comment = line.partition("# ")
+    lines = [f"# {part}" for part in wrap(comment, width - 2)]
+    command = command.rstrip()
+    while len(command) > width:
         # After a comma inside a word, else before a blank: the shell joins both to what was meant.
-        cut = max(line.rfind(",", 0, width - 1) + 1, line.rfind(" ", 0, width - 1))
+        cut = max(command.rfind(",", 0, width - 1) + 1, command.rfind(" ", 0, width - 1))
         if cut <= 0:
             cut = width - 1
-        lines.append(line[:cut] + "\\")
-        line = line[cut:]
-    return [*lines, line]
+        lines.append(command[:cut] + "\\")
+        command = command[cut:]
+    return [*lines, command] if command else lines

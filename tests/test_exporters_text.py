@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -163,7 +165,34 @@ def test_nothing_known() -> None:
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_shell_lines_join_again(width: int) -> None:
     """A long line for a shell is broken so that the shell reads what was meant."""
-    line = "export NCCL_IB_HCA=" + ",".join(f"mlx5_{i}:1" for i in range(16)) + " # all of them"
+    line = "export NCCL_IB_HCA=" + ",".join(f"mlx5_{i}:1" for i in range(16))
     pieces = shell_lines(line, width)
     assert max(len(piece) for piece in pieces) <= width
     assert "".join(piece.removesuffix("\\") for piece in pieces) == line
+
+
+COMMENTED = "numactl --cpunodebind=0 --membind=0 COMMAND  # local rank 0"
+
+
+@pytest.mark.parametrize("width", range(40, 80, 3))
+@pytest.mark.parametrize("line", ["# the '=' inside the quotes keeps mlx5_1 from meaning mlx5_10 too", COMMENTED])
+def test_comments_stay_comments(line: str, width: int) -> None:
+    """Pasted into a shell, no word of a comment becomes a command, and the command loses none of its own."""
+    pieces = shell_lines(line, width)
+    assert all(len(piece) <= width for piece in pieces)
+    pasted = "\n".join(pieces).replace("\\\n", "").splitlines()
+    commands = [piece.partition("#")[0].split() for piece in pasted]
+    assert [words for words in commands if words] == [words for words in [line.partition("#")[0].split()] if words]
+    said = " ".join(piece.partition("# ")[2] for piece in pasted).split()
+    assert said == line.partition("# ")[2].split()
+
+
+def test_what_is_pasted_runs(tmp_path: Path) -> None:
+    """The block of the placement, from a narrow terminal, is a script in which only its commands run."""
+    block = render(build.report(build.eight_gpus()), width=44).partition("Placement")[2]
+    script = "\n".join(line for line in block.splitlines() if not line.startswith(" "))
+    run = subprocess.run(
+        ["sh", "-eu", "-c", f"numactl() {{ :; }}\n{script}"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert "export" in script
+    assert (run.returncode, run.stderr) == (0, "")
