@@ -81,26 +81,17 @@ def _other_disks(source: Source, context: Context, functions: Dir | Refusal) -> 
 
 
 def _with_users(source: Source, found: list[BlockDevice]) -> list[BlockDevice]:
-    """The same devices with the RAID arrays that they are members of and the mount points above them."""
+    """The same devices with the mount points above them, through RAID arrays as well."""
     arrays, mounted = _arrays(source), _mounts(source)
-    if not arrays and not mounted:
+    if not mounted:
         return found  # whose namespaces they are need not be known
     found = [device if device.namespaces else _with_namespaces(source, device) for device in found]
     owners = {space: device.name for device in found for space in device.namespaces}
-    raids: dict[str, set[str]] = {}
-    for array, members in arrays.items():
-        for disk in {d for member in members for d in _disks(source, member, owners, arrays)}:
-            raids.setdefault(owners[disk], set()).add(array)
     mounts: dict[str, set[str]] = {}
     for device, point in mounted:
         for disk in _disks(source, device, owners, arrays):
             mounts.setdefault(owners[disk], set()).add(point)
-    return [
-        device._replace(
-            raids=tuple(sorted(raids.get(device.name, ()))), mounts=tuple(sorted(mounts.get(device.name, ())))
-        )
-        for device in found
-    ]
+    return [device._replace(mounts=tuple(sorted(mounts.get(device.name, ())))) for device in found]
 
 
 def _with_namespaces(source: Source, controller: BlockDevice) -> BlockDevice:

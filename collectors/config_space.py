@@ -63,7 +63,6 @@ AER_CORRECTABLE = 0x10
 SRIOV_CONTROL = 0x08
 SRIOV_NUMBER = 0x10
 SRIOV_PLACE = 0x14  # first offset, stride
-SRIOV_DEVICE = 0x18  # upper half
 
 WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
 _POWER_STATES = ("D0", "D1", "D2", "D3hot")
@@ -107,12 +106,11 @@ UNCORRECTABLE_BITS: Mapping[int, str] = {
 
 class Sriov(NamedTuple):
     """Where a physical function's virtual functions are: number of VFs that are on, routing id of the first relative
-    to the physical function's, distance between two, and their device id."""
+    to the physical function's, and distance between two."""
 
     number: int
     first_offset: int
     stride: int
-    vf_device_id: int | None = None
 
 
 class ConfigSpace(NamedTuple):
@@ -126,7 +124,6 @@ class ConfigSpace(NamedTuple):
     subsystem_device_id: int | None = None
     answers: bool | None = None  # False: all ones
     header_type: int | None = None  # 0 function, 1 bridge, 2 CardBus bridge
-    primary_bus: int | None = None
     secondary_bus: int | None = None
     subordinate_bus: int | None = None
     capabilities: tuple[tuple[int, int], ...] = ()  # (id, offset of the first such), in chain order
@@ -207,7 +204,6 @@ def _header(word: Word) -> ConfigSpace:
         subsystem_device_id=(subsystem >> 16) if subsystem else None,
         answers=True,
         header_type=header_type,
-        primary_bus=buses & 0xFF if bridge else None,
         secondary_bus=(buses >> 8) & 0xFF if bridge else None,
         subordinate_bus=(buses >> 16) & 0xFF if bridge else None,
     )
@@ -290,7 +286,7 @@ def _sriov(word: Word, offset: int | None) -> Sriov | None:
     if offset is None:
         return None
     control, number = word(offset + SRIOV_CONTROL), word(offset + SRIOV_NUMBER)
-    place, device = word(offset + SRIOV_PLACE), word(offset + SRIOV_DEVICE)
+    place = word(offset + SRIOV_PLACE)
     if control is None or number is None or place is None or not control & 1 or not number & 0xFFFF:
         return None
-    return Sriov(number & 0xFFFF, place & 0xFFFF, place >> 16, None if device is None else device >> 16)
+    return Sriov(number & 0xFFFF, place & 0xFFFF, place >> 16)

@@ -59,7 +59,6 @@ def read(said: Transcript, gpu: int, address: str | None, listed: frozenset[str]
         architecture=_ARCHITECTURES.get(architecture) if isinstance(architecture, int) else architecture,
         vendor_id=None if place.ids is None else place.ids & 0xFFFF,
         device_id=None if place.ids is None else place.ids >> 16 & 0xFFFF,
-        subsystem_id=None if place.subsystem is None else f"{place.subsystem & 0xFFFFFFFF:08x}",
         board_part=said.text("nvmlDeviceGetBoardPartNumber", gpu),
         minor=said.number("nvmlDeviceGetMinorNumber", gpu),
         numa_node=None if isinstance(numa, int) and numa < 0 else numa,

@@ -215,7 +215,6 @@ class Place(NamedTuple):
 
     address: str | None = None
     ids: int | None = None  # device << 16 | vendor
-    subsystem: int | None = None
 
     @classmethod
     def of(cls, answer: object) -> Place:
@@ -226,8 +225,7 @@ class Place(NamedTuple):
         if not (isinstance(answer, list) and len(answer) == 3 and isinstance(answer[0], str)):
             return cls()
         address = normalise(answer[0])
-        numbers = [value if is_int(value) else None for value in answer[1:]]
-        return cls(None if address == "0000:00:00.0" else address, *numbers)
+        return cls(None if address == "0000:00:00.0" else address, answer[1] if is_int(answer[1]) else None)
 
 
 def entries(said: Mapping[Key, Any], question: str) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -206,7 +206,7 @@ def eight_gpus(
     platform = Platform(
         "node7",
         BARE_METAL,
-        numa=(NumaNode(0, "0-55,112-167", {0: 10, 1: 21}), NumaNode(1, "56-111,168-223", {0: 21, 1: 10})),
+        numa=(NumaNode(0, "0-55,112-167"), NumaNode(1, "56-111,168-223")),
         kernel="6.8.0",
     )
     sources = tuple(SourceStatus(name, OK, "", 0.01) for name in ("pcie", "nvml", "rdma"))

@@ -62,16 +62,15 @@ def test_a_path_of_a_multipath_disk_is_named_by_the_disk() -> None:
 
 
 def test_members_of_an_array_carry_its_mount() -> None:
-    """RAID 0 over two drives: both name the array and what is mounted from it, through LVM as well."""
+    """RAID 0 over two drives: both name what is mounted from it, through LVM as well."""
     files = nvme(0) | nvme(1) | nvme(2)
     files["/proc/mdstat"] = b"Personalities : [raid0]\nmd0 : active raid0 nvme1n1p1[1] nvme0n1[0](S)\n      7 blocks\n"
     files["/sys/dev/block/253:0"] = "../../devices/virtual/block/dm-0"
     files["/sys/block/dm-0/slaves/md0"] = "../../md0"
     files |= mountinfo("30 1 253:0 / /scratch rw - ext4 /dev/mapper/vg-scratch rw")
     devices = by_name(collect(files))
-    assert devices["nvme0"].raids == devices["nvme1"].raids == ("md0",)
     assert devices["nvme0"].mounts == devices["nvme1"].mounts == ("/scratch",)
-    assert devices["nvme2"].raids == devices["nvme2"].mounts == ()
+    assert devices["nvme2"].mounts == ()
 
 
 def test_bind_mounts_are_not_repeated() -> None:

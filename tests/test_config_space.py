@@ -293,7 +293,7 @@ def test_sriov_says_where_the_virtual_functions_are() -> None:
     data[0x110] = 4
     data[0x114:0x118] = (2 | 1 << 16).to_bytes(4, "little")
     data[0x118:0x11C] = (0x101E << 16).to_bytes(4, "little")
-    assert decode(bytes(data)).sriov == config_space.Sriov(4, 2, 1, 0x101E)
+    assert decode(bytes(data)).sriov == config_space.Sriov(4, 2, 1)
     data[0x108] = 0
     assert decode(bytes(data)).sriov is None
 

@@ -31,7 +31,6 @@ def test_recording(corpus: Path) -> None:
             for field, value in wanted.items():
                 assert named[name][field] == value
     assert len(named) == 2
-    assert named["mlx5_ib0/1"]["lid"] == 0x96
 
 
 def test_fields() -> None:
@@ -39,7 +38,7 @@ def test_fields() -> None:
     (sample,) = read(ONE.splitlines(), "test")
     (port,) = sample.ports
     assert (port.state, port.phys_state) == ("INIT", "LinkUp")
-    assert (port.lid, port.sm_lid) == (0x96, 0x11C)
+    assert port.sm_lid == 0x11C
     assert (port.rate_gbps, port.lanes, port.speed) == (800, 4, "XDR")
     assert port.subnet_prefix == "fe80:0000:0000:0000"
     assert READER.begins(ONE.splitlines()[0])

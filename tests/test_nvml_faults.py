@@ -31,7 +31,7 @@ __all__ = ["boot", "library"]  # fixtures
 TOUCHES: dict[str, set[str]] = {
     "nvmlSystemGetDriverVersion": set(),
     "nvmlDeviceGetCount_v2": set(),
-    "nvmlDeviceGetPciInfo_v3": {"address", "vendor_id", "device_id", "subsystem_id"},
+    "nvmlDeviceGetPciInfo_v3": {"address", "vendor_id", "device_id"},
     "nvmlDeviceGetUUID": {"uuid"},
     "nvmlDeviceGetName": {"model"},
     "nvmlDeviceGetMinorNumber": {"minor"},

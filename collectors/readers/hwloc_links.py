@@ -1,4 +1,4 @@
-"""hwloc's matrices: distances of NUMA nodes, NVLinks between GPUs, NVSwitches and processors, and AMD's xGMI."""
+"""hwloc's matrices: NVLinks between GPUs, NVSwitches and processors, and AMD's xGMI."""
 
 from __future__ import annotations
 
@@ -51,16 +51,6 @@ def _matrices(root: Element, name: str) -> list[_Matrix]:
         rows = [values[row * size : (row + 1) * size] for row in range(size)]
         found.append(_Matrix([index if ":" in index else f"{kind}:{index}" for index in objects], rows))
     return found
-
-
-def numa_distances(root: Element) -> dict[int, dict[int, int]]:
-    """Distance from each NUMA node to each, by number; empty where the file holds none."""
-    for matrix in _matrices(root, "NUMALatency"):
-        numbers = [text.partition(":")[2] for text in matrix.objects]
-        if all(number.isascii() and number.isdigit() for number in numbers):
-            nodes = [int(number) for number in numbers]
-            return {node: dict(zip(nodes, row, strict=True)) for node, row in zip(nodes, matrix.values, strict=True)}
-    return {}
 
 
 def nvlinks(

@@ -223,12 +223,8 @@ def _numa_of(local: Element, numa: dict[int, Element]) -> Reading[int]:
     return Unknown(NO_DATA, "nodeset in hwloc XML")
 
 
-def _numa_nodes(root: Element, numa: dict[int, Element]) -> tuple[NumaNode, ...]:
-    distances = hwloc_links.numa_distances(root)
-    return tuple(
-        NumaNode(number, to_list(numa[number].get("cpuset") or ""), distances.get(number, {}))
-        for number in sorted(numa)
-    )
+def _numa_nodes(numa: dict[int, Element]) -> tuple[NumaNode, ...]:
+    return tuple(NumaNode(number, to_list(numa[number].get("cpuset") or "")) for number in sorted(numa))
 
 
 # --- devices of the operating system --------------------------------------------------------------------------------
@@ -258,9 +254,7 @@ def _read_device(device: Element, function: Function, found: _Found) -> None:
     elif kind == _RDMA:
         found.ports.extend(_ports(name, infos, function))
     elif kind == _NETWORK:
-        number = infos.get("Port", "")
-        dev_port = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else None
-        found.netdevs.append(NetDevice(name, address, dev_port=dev_port))
+        found.netdevs.append(NetDevice(name, address))
     else:
         _read_disk(name, infos, address, found)
 
@@ -304,7 +298,6 @@ def _ports(device: str, infos: dict[str, str], function: Function) -> Iterator[P
             state=_PORT_STATES.get(state) or Unknown(NO_DATA, f"Port{number}State in hwloc XML"),
             phys_state=Unknown(NOT_RECORDED, "hwloc XML"),
             rate_gbps=Unknown(NOT_RECORDED, "hwloc XML"),
-            lid=_lid(infos.get(f"Port{number}LID")),
             subnet_prefix=":".join(prefix) if len(prefix) == 4 and all(len(part) == 4 for part in prefix) else None,
         )
 
@@ -315,21 +308,11 @@ def _with_netdev(port: Port, netdevs: Sequence[NetDevice]) -> Port:
     return port._replace(netdev=beside[0]) if len(beside) == 1 and port.port == 1 else port
 
 
-def _lid(text: str | None) -> int | None:
-    try:
-        return int(text, 16) if text else None
-    except ValueError:
-        return None
-
-
 def _read_disk(name: str, infos: dict[str, str], address: str, found: _Found) -> None:
     match = _NVME.match(name)
     owner = match[1] if match else name
-    before = found.disks.get(owner) or BlockDevice(owner, address, model=infos.get("Model"), size_bytes=0)
-    size = infos.get("Size", "")
-    known = size.isascii() and size.isdigit() and len(size) < 16 and isinstance(before.size_bytes, int)
-    total = before.size_bytes + int(size) * 1024 if known and isinstance(before.size_bytes, int) else None
-    found.disks[owner] = before._replace(namespaces=(*before.namespaces, name), size_bytes=total or None)
+    before = found.disks.get(owner) or BlockDevice(owner, address, model=infos.get("Model"))
+    found.disks[owner] = before._replace(namespaces=(*before.namespaces, name))
 
 
 # --- what stands beside the tree ------------------------------------------------------------------------------------
@@ -348,7 +331,7 @@ def _platform(machine: Element, root: Element, found: _Found) -> Platform:
     infos = {**_infos(root), **_infos(machine)}
     vendor, product = infos.get("DMISysVendor", ""), infos.get("DMIProductName") or infos.get("PlatformModel") or ""
     chassis = infos.get("DMIChassisType", "")
-    nodes = _numa_nodes(root, found.numa)
+    nodes = _numa_nodes(found.numa)
     # Memory of GPUs shows as nodes without processors.
     with_cpus = sum(node.cpus is not None for node in nodes)
     judged = _hardware_or_guest(infos)

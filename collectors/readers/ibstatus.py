@@ -36,7 +36,6 @@ def _port(block: Block) -> Port:
         rate_gbps=rate,
         lanes=lanes,
         speed=speed,
-        lid=block.number("base lid"),
         sm_lid=block.number("sm lid"),
         # The upper half of an InfiniBand GID is the subnet's.
         subnet_prefix=":".join(gid.split(":")[:4]) if layer == "InfiniBand" and gid.count(":") == 7 else None,

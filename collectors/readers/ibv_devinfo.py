@@ -1,4 +1,4 @@
-"""Reads `ibv_devinfo`, and with `-v` rates, physical states and GID types too."""
+"""Reads `ibv_devinfo`, and with `-v` rates and physical states too."""
 
 from __future__ import annotations
 
@@ -56,17 +56,6 @@ def _rate(block: Block) -> tuple[float | None, int | None, str | None]:
     return gbps or None, lanes, _SPEEDS.get(_code(block.get("active_speed")) or 0)
 
 
-def _gid_types(block: Block) -> frozenset[str] | None:
-    """The RoCE versions of the GIDs, spelled as sysfs does; None where none is told."""
-    types = set()
-    for name, value in block.fields.items():
-        if name.startswith("gid["):
-            kind = value.rpartition(", ")[2] if ", " in value else ""
-            if kind.startswith("RoCE v"):
-                types.add("IB/RoCE v1" if kind == "RoCE v1" else kind)
-    return frozenset(types) or None
-
-
 def _port(block: Block) -> Port:
     device = block.device
     layer = block.text("link_layer")
@@ -84,16 +73,13 @@ def _port(block: Block) -> Port:
         rate_gbps=rate,
         lanes=lanes,
         speed=speed,
-        lid=block.number("port_lid"),
         sm_lid=block.number("sm_lid"),
-        cap_mask=block.number("port_cap_flags"),
         mtu=block.number("active_mtu"),
         firmware=block.text("fw_ver"),
         board_id=block.text("board_id"),
         # What sysfs and ibstat print for the same part.
         hca_type=f"MT{part}" if vendor == _MELLANOX and part else None,
         software=is_software(device),
-        gid_types=_gid_types(block),
         card=card,
         card_function=function,
     )

@@ -143,7 +143,6 @@ def _function(block: Block, space: ConfigSpace, drivers: bool) -> Function:
         power=space.power,
         answers=space.answers,
         hotplug_empty=space.present is False,
-        iommu_group=fields.get("IOMMU group", Unknown(NOT_RECORDED, "lspci: IOMMU group")),
     )
 
 

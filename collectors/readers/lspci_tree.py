@@ -113,7 +113,6 @@ class _Tree:
                 payload_bytes=_NOT_SHOWN,
                 max_payload_bytes=_NOT_SHOWN,
                 power=_NOT_SHOWN,
-                iommu_group=_NOT_SHOWN,
             )
         return address
 

@@ -55,13 +55,13 @@ _TITLE = re.compile(r"Express (?:\(v\d+\) )?(.*?)(?: \(Slot([+-])\))?(?:,.*| IRQ
 _SPEED = re.compile(r"Speed:? (?:([0-9.,]+) ?G[Tb]/s|unknown)", re.IGNORECASE)
 _WIDTH = re.compile(r"Width x([0-9]+)")
 _PAYLOAD = re.compile(r"MaxPayload ([0-9]+)")
-_BUS = re.compile(r"primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})")
+_BUS = re.compile(r"primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})")
 _SLOT = re.compile(r"Slot #([0-9]+)")
 _PRESENT = re.compile(r"PresDet([+-])")
 _SET = re.compile(r"(\w+)\+")
 _STATE = re.compile(r"D[0-3]\b")
 _NUMBER_OF_VFS = re.compile(r"Number of VFs: ([0-9]+)")
-_VF_PLACE = re.compile(r"([0-9]+), stride: ([0-9]+), Device ID: ([0-9a-f]{4})")
+_VF_PLACE = re.compile(r"([0-9]+), stride: ([0-9]+), Device ID: [0-9a-f]{4}")
 
 # Spellings of older pciutils -> today's.
 _OLD_ERRORS = {"NonFatalErr": "AdvNonFatalErr"}
@@ -92,8 +92,7 @@ def decode(text: Text) -> ConfigSpace:
     """The configuration space that the text describes. What -vvv would print and this text lacks is Unknown."""
     space = ConfigSpace(answers=True if text.detailed or text.fields or text.capabilities else None)
     if found := _BUS.search(text.fields.get("Bus", "")):
-        primary, secondary, subordinate = (int(number, 16) for number in found.groups())
-        space = space._replace(header_type=1, primary_bus=primary, secondary_bus=secondary, subordinate_bus=subordinate)
+        space = space._replace(header_type=1, secondary_bus=int(found[1], 16), subordinate_bus=int(found[2], 16))
     if "Subsystem" in text.fields:
         space = _subsystem(space, text.fields["Subsystem"])
     elif bridge := text.capability(_SUBSYSTEM):
@@ -224,4 +223,4 @@ def _virtual_functions(fields: Mapping[str, str]) -> Sriov | None:
     place = _VF_PLACE.search(fields.get("VF offset", ""))
     if "Enable+" not in fields.get("IOVCtl", "") or not number or not place or not int(number[1][:6]):
         return None
-    return Sriov(int(number[1][:6]), int(place[1][:6]), int(place[2][:6]), int(place[3], 16))
+    return Sriov(int(number[1][:6]), int(place[1][:6]), int(place[2][:6]))

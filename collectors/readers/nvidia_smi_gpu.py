@@ -160,19 +160,13 @@ def _fabric(ask: _Asker) -> Reading[Fabric]:
     )
 
 
-def _ids(ask: _Asker) -> tuple[int | None, int | None, str | None]:
-    """Vendor, device and subsystem: nvidia-smi packs device and vendor into one number, 0x233510DE."""
-    packed = []
-    for name in ("device id", "pci device id"), ("sub system id", "pci sub system id"):
-        text = known(ask.text("ids", *name)) or ""
-        digits = text.lower().removeprefix("0x")
-        packed.append(digits if re.fullmatch(r"[0-9a-f]{5,8}", digits) else "")
-    device, subsystem = packed
-    return (
-        int(device[-4:], 16) if device else None,
-        int(device[:-4], 16) if device else None,
-        subsystem.zfill(8) if subsystem else None,
-    )
+def _ids(ask: _Asker) -> tuple[int | None, int | None]:
+    """Vendor and device: nvidia-smi packs device and vendor into one number, 0x233510DE."""
+    text = known(ask.text("ids", "device id", "pci device id")) or ""
+    digits = text.lower().removeprefix("0x")
+    if not re.fullmatch(r"[0-9a-f]{5,8}", digits):
+        return None, None
+    return int(digits[-4:], 16), int(digits[:-4], 16)
 
 
 def _is_lost(answers: Answers) -> bool:
@@ -189,7 +183,7 @@ def _is_lost(answers: Answers) -> bool:
 def build(address: str | None, ordinal: int | None, answers: Answers, partitions: int) -> DriverGpu:
     """One GPU from its answers. partitions: how many MIG devices were printed below it."""
     ask = _Asker(answers)
-    vendor, device, subsystem = _ids(ask)
+    vendor, device = _ids(ask)
     idle, throttle = _reasons(ask)
     mig = ask.switch("mig", "mig mode/current", "mig mode/current mig")
     bar1 = ask.number("bar1", 0, 1 << 40, "bar1 memory usage/total")
@@ -202,7 +196,6 @@ def build(address: str | None, ordinal: int | None, answers: Answers, partitions
         architecture=ask.text("architecture", "product architecture"),
         vendor_id=vendor,
         device_id=device,
-        subsystem_id=subsystem,
         board_part=ask.text("board_part", "board part number"),
         minor=ask.number("minor", 0, 1 << 20, "minor number"),
         pstate=ask.number("pstate", 0, 15, "performance state"),

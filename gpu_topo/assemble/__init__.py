@@ -292,16 +292,11 @@ def _gpu(
         driver_link=_driver_link(view),
         samples=samples + found.samples,
         replays=view.replays,
-        minor=view.minor,
         lost=view.lost,
         listed=not view.lost,
-        virtualization=view.virtualization,
         c2c=view.c2c,
-        throttle=view.throttle,
-        bar1_bytes=view.bar1_bytes,
         part=part,
         vendor_id=vendor_id,
-        unknowns=view.unknowns,
     )
 
 

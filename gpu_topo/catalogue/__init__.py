@@ -244,13 +244,6 @@ def _bridge_row(vendor_id: int, device_id: int) -> list[str] | None:
 
 
 @cached
-def bridge_role(vendor_id: int, device_id: int) -> str:
-    """switch | internal (inside a GPU, NIC or DPU) | chipset | root | virtual | management | placeholder, or ""."""
-    row = _bridge_row(vendor_id, device_id)
-    return row[3] if row else ""
-
-
-@cached
 def bridge_part(vendor_id: int, device_id: int) -> Part | None:
     """The bridge, or the function inside a switch, with exactly these ids. Chipset bridges are no switch chips."""
     row = _bridge_row(vendor_id, device_id)

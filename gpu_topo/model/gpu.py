@@ -55,7 +55,6 @@ class DriverGpu(NamedTuple):
     architecture: Reading[str] = None
     vendor_id: int | None = None
     device_id: int | None = None
-    subsystem_id: str | None = None  # "device:vendor" hex as NVML packs it, e.g. "16c110de"
     board_part: Reading[str] = None
     minor: Reading[int] = None  # /dev/nvidia<minor>
     numa_node: Reading[int] = None

@@ -15,11 +15,10 @@ UNKNOWN_PLATFORM = "unknown"
 
 
 class NumaNode(NamedTuple):
-    """One NUMA node: its number, CPU list, memory-only or not, distances by node number."""
+    """One NUMA node and the CPUs that are near it: none where it is memory only."""
 
     number: int
     cpus: Reading[str] = None
-    distances: Mapping[int, int] = EMPTY
 
 
 class Platform(NamedTuple):
@@ -54,10 +53,8 @@ class Port(NamedTuple):
     rate_gbps: Reading[float] = None
     lanes: Reading[int] = None
     speed: Reading[str] = None  # SDR DDR QDR FDR10 FDR EDR HDR NDR XDR
-    lid: Reading[int] = None
     sm_lid: Reading[int] = None  # sysfs: only of a port in INIT or ARMED
     subnet_prefix: Reading[str] = None
-    cap_mask: Reading[int] = None
     mtu: Reading[int] = None  # active MTU of the port, or the netdev's for RoCE
     firmware: Reading[str] = None
     board_id: Reading[str] = None  # PSID
@@ -67,7 +64,6 @@ class Port(NamedTuple):
     physical_function: str | None = None
     management: bool = False  # NVSwitch management function (HGX B200 and later)
     bond: str | None = None  # the bond that this port's netdev or device is part of
-    gid_types: Reading[frozenset[str]] = None  # "IB/RoCE v1", "RoCE v2"
     counters: Mapping[str, Reading[int]] = EMPTY  # counters/ and hw_counters/, by file name
     # What address and function tell elsewhere: the system image GUID that the functions of one adapter share, and
     # which of them this is (its node GUID less that). Text only, and only where no two devices claim the same.
@@ -85,17 +81,14 @@ class NetDevice(NamedTuple):
     carrier_changes: Reading[int] = None  # where counters were wanted
     default_route: bool = False
     master: str | None = None  # bond or bridge above
-    dev_port: Reading[int] = None
     admin_up: Reading[bool] = None  # False: the operator has taken it down (IFF_UP is not set)
 
 
 class BlockDevice(NamedTuple):
-    """A storage controller with what stands on it: namespaces or disks, RAID members, mount points."""
+    """A storage controller with what stands on it: namespaces or disks, and mount points."""
 
     name: str  # nvme0
     address: Reading[str] = None
     model: Reading[str] = None
     namespaces: tuple[str, ...] = ()  # sysfs: only where anything is mounted
-    raids: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
-    size_bytes: Reading[int] = None

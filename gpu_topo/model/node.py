@@ -110,16 +110,11 @@ class Gpu(NamedTuple):
     driver_link: Link | None = None  # the PCIe link as the driver sees it
     samples: tuple[LinkSample, ...] = ()  # oldest first
     replays: Reading[int] = None
-    minor: Reading[int] = None
     lost: bool = False
     listed: bool | None = None  # True: its driver lists it; False: lists others and not it; None: nothing was asked
-    virtualization: Reading[str] = None
     c2c: Reading[bool] = None
-    throttle: Reading[frozenset[str]] = None
-    bar1_bytes: Reading[int] = None
     part: Part | None = None
     vendor_id: int | None = None
-    unknowns: Mapping[str, str] = EMPTY
 
 
 class Switch(NamedTuple):

@@ -93,6 +93,5 @@ class Function(NamedTuple):
     answers: Reading[bool] = None  # False: configuration reads all ones
     hotplug_empty: bool = False  # a slot whose presence detect says that nothing is in it
     local_cpus: Reading[str] = None  # list format: 0-55,112-167
-    iommu_group: Reading[str] = None
     link_trusted: bool = True  # False: link values are maxima or guesses (NCCL XML, hwloc for GPUs); never judged
     link_gbs: Reading[float] = None  # where a recording gives only the product (hwloc XML)

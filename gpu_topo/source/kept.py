@@ -31,27 +31,23 @@ _MEMBERS = "/sys/bus/pci/devices"
 _STATIC = frozenset(
     {
         # PCI functions, slots
-        "vendor", "device", "class", "revision", "subsystem_vendor", "subsystem_device", "config", "vpd",
+        "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "config", "vpd",
         "max_link_speed", "max_link_width", "numa_node", "local_cpulist", "address",
         # RDMA devices and their ports
         "node_type", "fw_ver", "board_id", "hca_type", "link_layer",
-        # network and storage
-        "type", "dev_port", "model", "serial", "firmware_rev", "size",
+        # network interfaces
+        "dev_port",
         # the machine
-        "cpulist", "distance", "sys_vendor", "product_name", "chassis_type", "chassis_vendor",
+        "cpulist", "sys_vendor", "product_name", "board_vendor", "bios_vendor", "chassis_type",
     }
 )  # fmt: skip
 _STATIC_PATHS = (
     "/proc/version",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/random/boot_id",
-    "/proc/1/cgroup",
     "/proc/xen/",
     "/proc/device-tree/",
     "/etc/hostname",
-    "/.dockerenv",
-    "/run/.containerenv",
-    "/run/systemd/container",
     "/sys/hypervisor/",
 )
 _CHANGING_LINKS = frozenset({"master"})  # of a network interface: bonds are made and unmade without a trace elsewhere
