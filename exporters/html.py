@@ -10,13 +10,14 @@ from gpu_topo.exporters.entries import Entry, split, unassessed_groups
 from gpu_topo.exporters.limits import Limit, limits
 from gpu_topo.exporters.view import accepted_findings, listed_devices, names, subject_name
 from gpu_topo.exporters.words import clean, compact, gbs, host, judged_by, link_gbs, link_text, moment
-from gpu_topo.model.finding import Report
+from gpu_topo.model.finding import INFO, Report
 from gpu_topo.model.reading import known
 from gpu_topo.topology.placement import placement
 from gpu_topo.topology.roles import line_rate, role
 
 # The device-by-device table of a larger node is no longer something to look at.
 MOST_PLACES = 48
+MOST_NOTES = 3  # sentences of one rule in full, where they are only worth knowing
 
 
 def render(report: Report, refresh: int | None = None) -> str:
@@ -85,6 +86,7 @@ def _finding(item: Entry, short: dict[str, str], report: Report) -> dict[str, An
         "code": first.code,
         "title": item.title(report.node, short),
         "rows": item.rows(short),
+        "shown": MOST_NOTES if first.severity == INFO else len(item.findings),
         "costs": gbs(item.lost_gbs) if item.lost_gbs else "",
         "impacts": item.impacts,
         "since": moment(first.since) if first.since is not None else "",

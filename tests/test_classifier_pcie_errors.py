@@ -78,6 +78,9 @@ def test_sticky_bits(correctable: Mapping[str, int], uncorrectable: Mapping[str,
     """Bits that stay set until cleared: uncorrectable ones are a warning, correctable ones information."""
     (found,) = findings(sticky(correctable, uncorrectable), ERRORS)
     assert found.severity == severity
+    # A bit says that there was an error and not how many; a kind without one is not worth a word.
+    kinds = {"correctable": sorted(correctable), "uncorrectable": sorted(uncorrectable)}
+    assert found.observed == {**{kind: bits for kind, bits in kinds.items() if bits}, "sticky": True}
 
 
 def test_virtual_machine() -> None:

@@ -90,3 +90,13 @@ def test_refresh() -> None:
     """The daemon's page reloads itself; a saved one does not."""
     assert 'http-equiv="refresh" content="15"' in render(build.report(Node()), refresh=15)
     assert "http-equiv" not in render(build.report(Node()))
+
+
+def test_notes_alike_are_folded() -> None:
+    """Of many notes of one kind a few are in sight and the others behind a fold; what is serious is all in sight."""
+    many = [build.finding("pcie-uplink-oversubscribed", "info", f"0000:{i:02x}:00.0", remedy=("a",)) for i in range(9)]
+    page = render(build.report(build.eight_gpus(), many))
+    assert "and 6 more like this" in " ".join(Page(page).words)
+    assert all(f"0000:{i:02x}:00.0" in page for i in range(9))
+    serious = [finding._replace(severity="warning") for finding in many]
+    assert "more like this" not in render(build.report(build.eight_gpus(), serious))

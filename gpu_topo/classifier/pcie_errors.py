@@ -62,6 +62,8 @@ def _standing(device: Device, aer: Aer) -> Iterator[Finding]:
     if device.kind not in MATTERS and device.kind != BRIDGE and not uncorrectable:
         return
     severity = WARNING if aer.sticky and uncorrectable else INFO
+    # Bits only say that there was an error, not how many.
+    seen = {k: errors for k, errors in (("correctable", correctable), ("uncorrectable", uncorrectable)) if errors}
     if aer.sticky:
         what = ", ".join(sorted(uncorrectable) + sorted(correctable))
         words = f"{called(device)} has the error bits {what} set (since they were last cleared)"
@@ -79,8 +81,11 @@ def _standing(device: Device, aer: Aer) -> Iterator[Finding]:
         _REMEDY,
         f"lspci -s {device.address} -vv | grep -E 'UESta|CESta'; "
         f"grep . /sys/bus/pci/devices/{device.address}/aer_dev_*",
-        observed={"correctable": correctable, "uncorrectable": uncorrectable, "sticky": aer.sticky},
-        expected={"correctable": 0, "uncorrectable": 0},
+        observed={
+            **{kind: list(errors) if aer.sticky else errors for kind, errors in seen.items()},
+            "sticky": aer.sticky,
+        },
+        expected={kind: [] if aer.sticky else 0 for kind in seen},
     )
 
 
