@@ -18,7 +18,8 @@ DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 PATH_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _BELOW_FLAGS = PATH_FLAGS | os.O_NOFOLLOW
 NO_STEP = frozenset(("", ".", ".."))  # parts of a link's text that are no name of a directory
-_PAGE = 4096
+# Attributes are nearly all shorter, and bytes of so few take none of the C library's memory.
+_SHORT = 479
 _CHUNK = 1 << 16
 
 
@@ -48,9 +49,8 @@ class LiveDir:
         except OSError as error:
             return refusal(error)
         try:
-            data = _read(fd, _PAGE)
-            # sysfs answers in one page; anything longer (transcripts, mountinfo, copied files) is read to its end.
-            if len(data) == _PAGE:
+            data = _read(fd, _SHORT)
+            if len(data) == _SHORT:
                 chunks = [data]
                 size = len(data)
                 while size < MAX_READ and (more := _read(fd, min(_CHUNK, MAX_READ - size))):
