@@ -125,7 +125,7 @@ class Kept(Live):
         pread = os.pread
         try:
             for fd, data in journal.files:
-                if pread(fd, _PAGE, 0) != data:
+                if pread(fd, len(data) + 1, 0) != data:  # one byte more tells whether there is more
                     return False
         except OSError:
             return False
