@@ -23,8 +23,6 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Source
 from gpu_topo.source.kept import Journal, Kept
 
-# The collectors whose facts follow from what they read of the source, and from nothing else.
-_REPEATABLE = frozenset({"pcie", "rdma", "net", "block", "kfd"})
 _CLOCK_STEP = 5.0  # a wall clock that moves more against the boot clock was set
 
 
@@ -57,7 +55,7 @@ class Guarded(Collector):
             return Facts(SourceStatus(self.name, TIMEOUT, f"no answer for {waited:.0f} s: a read hangs in the kernel"))
         own["since"] = begun
         try:
-            if self.name not in _REPEATABLE or not isinstance(source, Kept):
+            if not self.repeatable or not isinstance(source, Kept):
                 return super().collect(source, context)
             told: _Told | None = own.get("told")
             if told is not None and told.exclude == context.exclude and source.unchanged(told.journal):

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 
 class Collector(NamedTuple):
-    """A source by name; its module is imported when it is first asked, and only where the folder `needs` is there."""
+    """A source by name; its module is imported when it is first asked, and only where the folder `needs` is there.
+
+    repeatable: its facts follow from what it reads of the source and from nothing else, so that a daemon need not ask
+    again while that reads the same.
+    """
 
     name: str
     module: str
     function: str = "collect"
     needs: str = ""
+    repeatable: bool = False
 
     def collect(self, source: Source, context: Context) -> Facts:
         """Ask the source. Never raises on what a machine holds."""
@@ -35,12 +40,12 @@ class Collector(NamedTuple):
 
 COLLECTORS: tuple[Collector, ...] = (
     Collector("platform", "gpu_topo.collectors.platform"),
-    Collector("pcie", "gpu_topo.collectors.pcie"),
+    Collector("pcie", "gpu_topo.collectors.pcie", repeatable=True),
     Collector("nvml", "gpu_topo.collectors.nvml"),
-    Collector("rdma", "gpu_topo.collectors.rdma", needs="/sys/class/infiniband"),
-    Collector("net", "gpu_topo.collectors.net"),
-    Collector("block", "gpu_topo.collectors.block"),
-    Collector("kfd", "gpu_topo.collectors.kfd", needs="/sys/class/kfd/kfd/topology/nodes"),
+    Collector("rdma", "gpu_topo.collectors.rdma", needs="/sys/class/infiniband", repeatable=True),
+    Collector("net", "gpu_topo.collectors.net", repeatable=True),
+    Collector("block", "gpu_topo.collectors.block", repeatable=True),
+    Collector("kfd", "gpu_topo.collectors.kfd", needs="/sys/class/kfd/kfd/topology/nodes", repeatable=True),
 )
 
 # One more look at what changes by the second: P-state, utilisation and link speed.

@@ -6,6 +6,7 @@ import pytest
 
 from gpu_topo.classifier import RULES, classify
 from gpu_topo.classifier.silent import left_open, misled
+from gpu_topo.collectors import COLLECTORS
 from gpu_topo.model.facts import FAILED, OK, TIMEOUT, SourceStatus
 from gpu_topo.model.finding import CAUSE_TIMEOUT
 from gpu_topo.model.history import Past, Policy
@@ -59,9 +60,12 @@ def test_the_rules_that_read_it_stay_open(source: str, codes: tuple[str, ...]) -
         assert "hangs" in told[code, "node"].reason
 
 
-def test_every_rule_named_there_exists() -> None:
-    """And a driver that hangs is told whatever else is silent."""
-    names = ("pcie", "rdma", "net", "nvml", "kfd")
-    open_ = {rule.code for rule in RULES if left_open(rule.code, dict.fromkeys(names, ""))}
+def test_every_rule_says_what_it_reads() -> None:
+    """Sources by their names; and a driver that hangs is told whatever else is silent."""
+    names = [collector.name for collector in COLLECTORS]
+    for rule in RULES:
+        assert set(rule.misled_without) <= set(rule.reads) <= set(names), rule.code
+    open_ = {rule.code for rule in RULES if left_open(rule, dict.fromkeys(names, ""))}
     assert {rule.code for rule in RULES} - open_ == {"gpu-driver-unresponsive", "hccs-degraded"}
-    assert not misled("gpu-driver-unresponsive", dict.fromkeys(names, ""))
+    (unresponsive,) = [rule for rule in RULES if rule.code == "gpu-driver-unresponsive"]
+    assert not misled(unresponsive, dict.fromkeys(names, ""))

@@ -79,9 +79,9 @@ def classify(node: Node, past: Past = Past(), policy: Policy = Policy()) -> Judg
     for rule in RULES:
         if not policy.asks(rule.code):
             continue
-        if missing and (told := left_open(rule.code, missing)) is not None:
+        if missing and (told := left_open(rule, missing)) is not None:
             unassessed[told.code, told.subject, told.reason] = told
-        for conclusion in () if misled(rule.code, missing) else rule.judge(node, past, policy):
+        for conclusion in () if misled(rule, missing) else rule.judge(node, past, policy):
             if isinstance(conclusion, Finding):
                 findings.append(_accepted(conclusion, policy))
             else:

@@ -180,5 +180,6 @@ RULES = (
             "PCI Express Base Specification 7.7.11 (Access Control Services)",
         ),
         judge,
+        reads=("pcie", "rdma"),
     ),
 )

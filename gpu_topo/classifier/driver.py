@@ -183,6 +183,7 @@ RULES = (
         _REMEDY,
         ("NVIDIA/dcgm-exporter#348, leptonai/gpud#810, utkuozdemir/nvidia_gpu_exporter#393",),
         judge_lost,
+        reads=("pcie", "nvml"),
     ),
     Rule(
         UNRESPONSIVE,
@@ -203,5 +204,6 @@ RULES = (
         ("nothing, if this machine or container is not meant to compute",),
         ("NVIDIA/DCGM#263, mej/nhc#111 (no driver is not a fault)",),
         judge_missing,
+        reads=("pcie",),
     ),
 )

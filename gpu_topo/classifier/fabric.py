@@ -167,6 +167,8 @@ RULES = (
         ("drain the node and power-cycle it", "have the baseboard serviced"),
         ("catalogue: baseboards.csv, with a source for each board",),
         judge_missing,
+        reads=("pcie",),
+        misled_without=("pcie",),
     ),
     Rule(
         NOT_READY,
@@ -181,5 +183,6 @@ RULES = (
             "Azure/azhpc-images#506 (insufficient resources), leptonai/gpud#1106",
         ),
         judge_fabric,
+        reads=("pcie", "nvml"),
     ),
 )

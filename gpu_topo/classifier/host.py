@@ -108,6 +108,7 @@ RULES = (
         ("look for a firmware setting or update that describes PCIe locality (ACPI _PXM)",),
         ("linux: Documentation/ABI/testing/sysfs-bus-pci (numa_node)", "AMDESE/AMDSEV#135, open-mpi/hwloc#712"),
         judge_numa,
+        reads=("pcie",),
     ),
     Rule(
         PAYLOAD,
@@ -118,5 +119,6 @@ RULES = (
         ("boot with pci=pcie_bus_safe",),
         ("PCI Express Base Specification 7.5.3.4 (Device Control), linux: Documentation/PCI/pci.rst",),
         judge_payload,
+        reads=("pcie",),
     ),
 )

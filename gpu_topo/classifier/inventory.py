@@ -108,6 +108,8 @@ RULES = (
         ("see what the kernel said when it went", "power-cycle the node", "reseat the card"),
         ("NVIDIA/dcgm-exporter#348, leptonai/gpud#810 (devices that vanish without a word)",),
         judge_short,
+        reads=("pcie",),
+        misled_without=("pcie",),
     ),
     Rule(
         DRIFT,
@@ -119,5 +121,7 @@ RULES = (
         ("gpu-topo baseline diff", "gpu-topo baseline save"),
         ("dsx-ai-factory/infra-controller#519 (declared against found)",),
         judge_drift,
+        reads=("pcie", "rdma"),
+        misled_without=("pcie", "rdma"),
     ),
 )

@@ -183,6 +183,8 @@ RULES = (
         ("look for adapters that are missing or down", "plan for it"),
         ("perplexityai/pplx-garden#2, uccl-project/uccl#160", "NVIDIA DGX and HGX reference designs (1:1)"),
         judge_ratio,
+        reads=("pcie", "rdma", "net"),
+        misled_without=("pcie", "rdma"),
     ),
     Rule(
         NEAR,
@@ -193,6 +195,8 @@ RULES = (
         ("look for an adapter that is missing or down",),
         ("NVIDIA/nccl#1343, sgl-project/sglang#8324 (affinity of GPUs and adapters)",),
         judge_near,
+        reads=("pcie", "rdma", "net"),
+        misled_without=("pcie", "rdma"),
     ),
     Rule(
         CROSS,
@@ -203,5 +207,7 @@ RULES = (
         ("move an adapter to a slot of this socket",),
         ("NVIDIA/nccl#1435, kvcache-ai/Mooncake#429",),
         judge_cross,
+        reads=("pcie", "rdma", "net"),
+        misled_without=("pcie", "rdma"),
     ),
 )

@@ -287,6 +287,7 @@ RULES = (
         _REMEDY,
         _SOURCES,
         judge_inactive,
+        reads=("pcie", "nvml"),
     ),
     Rule(
         PARTIAL,
@@ -297,6 +298,7 @@ RULES = (
         ("look whether a bridge is missing or half seated", "accept it as designed: gpu-topo baseline accept"),
         ("NVIDIA/nccl-tests#320, NVIDIA/nccl#340 and #557 (half-seated bridge), NVIDIA/dcgm-exporter#316",),
         judge_partial,
+        reads=("pcie", "nvml"),
     ),
     Rule(
         ABSENT,
@@ -307,6 +309,7 @@ RULES = (
         ("nothing, if bought without bridges",),
         _SOURCES,
         judge_absent,
+        reads=("pcie", "nvml"),
     ),
     Rule(
         ERRORS,
@@ -317,5 +320,6 @@ RULES = (
         _REMEDY,
         ("leptonai/gpud#943 (a counter at its ceiling carries no rate)",),
         judge_errors,
+        reads=("pcie", "nvml"),
     ),
 )

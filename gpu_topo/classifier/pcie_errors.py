@@ -154,5 +154,6 @@ RULES = (
             "linux: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats",
         ),
         judge,
+        reads=("pcie",),
     ),
 )

@@ -115,5 +115,6 @@ RULES = (
         _REMEDY,
         ("PCI Express Base Specification 2.3.2 (completions with unsupported request read as all ones)",),
         judge,
+        reads=("pcie",),
     ),
 )

@@ -118,6 +118,7 @@ RULES = (
         ("move the device to another root port, or accept it as designed: gpu-topo baseline accept",),
         ("nokyan/resources#512, ilya-zlobintsev/LACT#334 (AMD's inner x16 hides the slot), scitix/sichek#122",),
         judge_path,
+        reads=("pcie",),
     ),
     Rule(
         OVERSUBSCRIBED,
@@ -128,5 +129,6 @@ RULES = (
         ("nothing: four GPUs on one uplink are usual",),
         ("NVIDIA/nccl#439 and #820 (virtual switches of one chip)",),
         judge_uplink,
+        reads=("pcie",),
     ),
 )

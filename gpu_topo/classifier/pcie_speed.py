@@ -215,5 +215,6 @@ RULES = (
             "NVIDIA/nccl-tests#228 (P0 is no proof of load)",
         ),
         judge,
+        reads=("pcie",),
     ),
 )

@@ -142,6 +142,8 @@ RULES = (
             "leptonai/gpud#943 (counters at their ceiling)",
         ),
         judge_errors,
+        reads=("pcie", "rdma"),
+        misled_without=("pcie",),
     ),
     Rule(
         FLAPPING,
@@ -152,5 +154,7 @@ RULES = (
         ("clean and reseat cable or transceiver, then swap it with that of a working port",),
         ("prometheus/node_exporter#3522, ROCm/rccl#1423",),
         judge_flapping,
+        reads=("pcie", "rdma"),
+        misled_without=("pcie",),
     ),
 )

@@ -278,6 +278,8 @@ RULES = (
             "openucx/ucx#6553, deepseek-ai/DeepEP#614 (lanes and rails that are by design)",
         ),
         judge_rate,
+        reads=("pcie", "rdma", "net"),
+        misled_without=("pcie", "net"),
     ),
     Rule(
         OUTRUNS,
@@ -288,5 +290,7 @@ RULES = (
         ("move the card to a slot with the lanes and the generation that it has",),
         ("PCI Express Base Specification (line coding)", "scitix/sichek#122"),
         judge_outruns,
+        reads=("pcie", "rdma", "net"),
+        misled_without=("pcie",),
     ),
 )

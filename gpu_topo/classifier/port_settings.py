@@ -150,6 +150,8 @@ RULES = (
         ("bring all boards of one type to one release",),
         ("linux: /sys/class/infiniband/*/fw_ver, board_id", "scitix/sichek (firmware checks by board id)"),
         judge_firmware,
+        reads=("pcie", "rdma"),
+        misled_without=("pcie",),
     ),
     Rule(
         MTU,
@@ -160,6 +162,8 @@ RULES = (
         ("set the MTU of interfaces and switches to 9000",),
         ("InfiniBand Architecture Specification annex A17 (RoCEv2)", "linux: include/rdma/ib_addr.h (iboe_get_mtu)"),
         judge_mtu,
+        reads=("pcie", "rdma", "net"),
+        misled_without=("pcie",),
     ),
     Rule(
         GPUDIRECT,
@@ -170,5 +174,7 @@ RULES = (
         ("modprobe nvidia_peermem",),
         ("NVIDIA GPUDirect RDMA documentation", "NVIDIA GPU Operator documentation, GPUDirect RDMA"),
         judge_gpudirect,
+        reads=("pcie", "rdma"),
+        misled_without=("pcie",),
     ),
 )

@@ -163,6 +163,8 @@ RULES = (
             "NVIDIA/NVSentinel#1361, leptonai/gpud#1164 (ports that are down on purpose)",
         ),
         judge_down,
+        reads=("pcie", "rdma"),
+        misled_without=("pcie",),
     ),
     Rule(
         NOT_ACTIVE,
@@ -173,5 +175,7 @@ RULES = (
         ("see whether a subnet manager runs in this subnet: sminfo",),
         ("InfiniBand Architecture Specification volume 1, 7.2 (port states)",),
         judge_not_active,
+        reads=("pcie", "rdma"),
+        misled_without=("pcie",),
     ),
 )

@@ -27,3 +27,5 @@ class Rule(NamedTuple):
     remedy: tuple[str, ...]  # least intrusive step first
     sources: tuple[str, ...]  # where the rule and its figures come from
     judge: Judge
+    reads: tuple[str, ...] = ()  # sources by name: while one is silent, what the rule had shown stays open
+    misled_without: tuple[str, ...] = ()  # those of them without which it takes what was not read for missing

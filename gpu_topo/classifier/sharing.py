@@ -179,5 +179,6 @@ RULES = (
         ("move data loading to drives on another switch",),
         ("perplexityai/pplx-garden#2, NVIDIA/nccl#439", "PCI Express Base Specification (switches and uplinks)"),
         judge,
+        reads=("pcie", "rdma"),
     ),
 )

@@ -155,7 +155,7 @@ def _fewer(kind: str, end: _Ends, usual: _Usual, missing: Sequence[str]) -> Find
     )
 
 
-def _rule(kind: str, reference: str) -> Rule:
+def _rule(kind: str, reference: str, reads: tuple[str, ...] = ()) -> Rule:
     name = _NAMES[kind]
     return Rule(
         _CODES[kind],
@@ -166,10 +166,11 @@ def _rule(kind: str, reference: str) -> Rule:
         _REMEDY,
         (reference,),
         _judge(kind),
+        reads=reads,
     )
 
 
 RULES = (
-    _rule("xgmi", "linux: drivers/gpu/drm/amd/amdkfd (topology of /sys/class/kfd); ROCm/rocm-systems"),
+    _rule("xgmi", "linux: drivers/gpu/drm/amd/amdkfd (topology of /sys/class/kfd); ROCm/rocm-systems", ("kfd",)),
     _rule("hccs", "Huawei: npu-smi command reference (info -t topo)"),
 )
