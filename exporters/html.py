@@ -122,7 +122,7 @@ def _limits(rows: Sequence[Limit]) -> dict[str, Any]:
         if fabric:
             cells.append(cell(gbs(row.fabric_gbs) if row.fabric else "-", row.partial))
         if networked:
-            cells.append(cell(f"{row.nic} ({row.nic_kind})" if row.nic else "-"))
+            cells.append(cell(f"{row.nic} ({row.nic_kind})" if row.nic_kind else row.nic or "-"))
             cells += [cell(gbs(value) if row.nic else "-") for value in (row.path_gbs, row.port_gbs)]
             cells.append(cell(f"{gbs(row.narrowest_gbs)}, {row.narrowest}" if row.narrowest else "-"))
         cells_of_rows.append(cells)

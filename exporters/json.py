@@ -13,7 +13,7 @@ from gpu_topo.topology.roles import role
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from gpu_topo.model.finding import Finding, Report, Unassessed
@@ -247,10 +247,13 @@ class _Rows:
         """One GPU's row. The two figures of the node stand in each row, so that a row can be used alone."""
         return (
             f'{{"gpu": {self._text[row.gpu]}, "numa_node": {self._whole[row.numa_node]}, '
-            f'"cpus": {self._text[row.cpus]}, "nics": [{", ".join(map(self.near, row.nics))}], '
-            f'"storage": [{", ".join(map(self.near, row.storage))}], '
+            f'"cpus": {self._text[row.cpus]}, "nics": {self.nearest(row.nics)}, '
+            f'"storage": {self.nearest(row.storage)}, '
             f'"nic_to_gpu_ratio": {encode(ratio)}, "scale_out_gbs_per_gpu": {encode(scale_out)}}}'
         )
+
+    def nearest(self, found: Sequence[Near] | None) -> str:
+        return "null" if found is None else f"[{', '.join(map(self.near, found))}]"
 
     def near(self, near: Near) -> str:
         text = self._text

@@ -14,6 +14,8 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import GpuPlacement, Placement
 from gpu_topo.topology.roles import is_up, line_rate
 
+UNKNOWN_NIC = "unknown"  # there are NICs, and which one is nearest is not known
+
 
 class Limit(NamedTuple):
     """One GPU's row; GB/s per direction, None where it is not known."""
@@ -25,7 +27,7 @@ class Limit(NamedTuple):
     fabric: str = ""  # NVLink, xGMI, HCCS; empty where the GPU has no such links
     fabric_gbs: float | None = None
     partial: bool = False  # some of these links are down
-    nic: str | None = None  # the nearest one; "+1" behind it: as many more are as near
+    nic: str | None = None  # the nearest one, or UNKNOWN_NIC; "+1" behind it: as many more are as near
     nic_kind: str | None = None
     path_gbs: float | None = None
     port_gbs: float | None = None
@@ -54,6 +56,8 @@ def _limit(
     link = gpu.driver_link or (device.link if device and gpu.address not in node.hidden_links else None)
     numa = row.numa_node if row else known(device.function.numa_node) if device else None
     limit = Limit(gpu.address, short.get(gpu.address, gpu.address), numa, link, *_fabric(node, gpu))
+    if row is not None and row.nics is None:
+        return limit._replace(nic=UNKNOWN_NIC)
     if row is None or not row.nics:
         return limit
     near = row.nics[0]

@@ -138,7 +138,7 @@ def _limits(rows: Sequence[Limit]) -> list[str]:
         if fabric:
             cells.append(gbs(row.fabric_gbs) if row.fabric else "-")
         if networked:
-            near = f"{row.nic} ({row.nic_kind})" if row.nic else "-"
+            near = f"{row.nic} ({row.nic_kind})" if row.nic_kind else row.nic or "-"
             where = f"{gbs(row.narrowest_gbs)} ({row.narrowest})" if row.narrowest else "-"
             cells += [near, gbs(row.path_gbs) if row.nic else "-", gbs(row.port_gbs) if row.nic else "-", where]
         cells_of_rows.append(cells)

@@ -273,7 +273,7 @@ class _Page:
                 cells.append(self.text(gbs(row.fabric_gbs) if row.fabric else "-", "bold red" if row.partial else ""))
             if networked:
                 cells += [
-                    self.text(f"{row.nic} {row.nic_kind}" if row.nic else "-"),
+                    self.text(" ".join(filter(None, (row.nic, row.nic_kind))) or "-"),
                     self.text(gbs(row.path_gbs) if row.nic else "-"),
                     self.text(gbs(row.port_gbs) if row.nic else "-"),
                     self.text(f"{gbs(row.narrowest_gbs)} {row.narrowest}" if row.narrowest else "-"),

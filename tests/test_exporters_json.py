@@ -17,6 +17,7 @@ from gpu_topo.model.host import Port
 from gpu_topo.model.node import BRIDGE, GPU, NIC, OTHER, Gpu, Node, Part
 from gpu_topo.model.reading import DENIED, Unknown
 from tests import build
+from tests.test_nics import forgotten
 
 UNKNOWN = Unknown(DENIED, "somewhere")
 
@@ -39,6 +40,15 @@ def test_whole_node_fits_the_schema() -> None:
     assert len(document["gpus"]) == 8
     assert len(document["ports"]) == 8
     assert len(document["switches"]) == 4
+
+
+def test_a_nearest_adapter_that_is_not_known_is_null() -> None:
+    """A list would say that there is none, or a farther one: the schema allows null."""
+    node = build.eight_gpus()
+    node = forgotten(node, *[a for a, d in node.devices.items() if d.kind in (GPU, NIC)])
+    rows = parsed(build.report(node))["placement"]
+    assert {str(row["nics"]) for row in rows} == {"None"}
+    assert all(parsed(build.report(build.eight_gpus()))["placement"][0][what] for what in ("nics", "storage"))
 
 
 def test_nameless_device_fits_the_schema() -> None:

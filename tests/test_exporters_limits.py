@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from gpu_topo.exporters import html, markdown, text
 from gpu_topo.exporters.limits import Limit, limits
 from gpu_topo.model.host import NetDevice, Port
+from gpu_topo.model.node import GPU, NIC
 from gpu_topo.topology.placement import placement
 from tests.build import eight_gpus, report
+from tests.test_nics import forgotten
 
 
 def first(*ports: Port) -> Limit:
@@ -45,3 +48,16 @@ def test_ethernet_goes_by_its_interface() -> None:
     netdevs = tuple(NetDevice(str(p.netdev), speed_mbps=200_000) for p in ports)
     node = node._replace(ports=ports, netdevs=netdevs)
     assert limits(report(node), placement(node))[0].port_gbs == 25.0
+
+
+def test_a_nearest_adapter_that_is_not_known_is_no_missing_one() -> None:
+    """The table says unknown, in every format: neither a far adapter nor none."""
+    node = eight_gpus()
+    ends = [a for a, d in node.devices.items() if d.kind in (GPU, NIC)]
+    told = report(forgotten(node, *ends))
+    row = limits(told, placement(told.node))[0]
+    assert (row.nic, row.path_gbs, row.port_gbs, row.narrowest) == ("unknown", None, None, "")
+    for render in (text.render, markdown.render, html.render):
+        shown = render(told)
+        assert "unknown" in shown
+        assert "None" not in shown

@@ -9,6 +9,8 @@ from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import GPU, NIC, Node
+from gpu_topo.model.reading import NOT_RECORDED, Unknown
+from gpu_topo.topology.placement import placement
 from tests.build import eight_gpus
 
 
@@ -118,3 +120,65 @@ def test_a_hypervisor_hides_places() -> None:
         (told,) = asked(judge, machine._replace(devices=devices))
         assert isinstance(told, Unassessed)
         assert (told.subject, told.cause) == ("node", "virtual-machine")
+
+
+def forgotten(machine: Node, *addresses: str) -> Node:
+    """The machine as a recording that lacks the bridges above these devices shows it."""
+    devices = dict(machine.devices)
+    for address in addresses:
+        known = devices[address]
+        cut = known.function._replace(parent=Unknown(NOT_RECORDED, "the bridge above"), host_bridge=None)
+        devices[address] = known._replace(path=(address,), function=cut)
+    return machine._replace(devices=devices)
+
+
+def subjects(conclusions: list[Finding | Unassessed]) -> tuple[list[str], list[str]]:
+    """Of what something was found, and of what it could not be told."""
+    return (
+        [c.subject for c in conclusions if isinstance(c, Finding)],
+        [c.subject for c in conclusions if isinstance(c, Unassessed)],
+    )
+
+
+def test_a_near_adapter_whose_place_is_not_recorded_does_not_make_a_far_one_the_nearest() -> None:
+    """Without bridges only the pairs on different sockets are known, and they are not the nearest."""
+    machine = eight_gpus()
+    ends = [a for a, d in machine.devices.items() if d.kind in (GPU, NIC)]
+    gpus = [a for a in ends if machine.devices[a].kind == GPU]
+    machine = forgotten(machine, *ends)
+    for judge in (judge_near, judge_cross):
+        told = asked(judge, machine)
+        assert subjects(told) == ([], gpus)
+        assert isinstance(told[0], Unassessed)
+        assert (told[0].cause, "SYS" in told[0].reason) == ("not-recorded", True)
+    assert {row.nics for row in placement(machine).gpus} == {None}
+
+
+def test_one_gpu_whose_bridges_are_not_recorded() -> None:
+    """It is the only one that cannot be told; the others have their adapters."""
+    gpu = eight_gpus().gpus[2].address
+    assert subjects(asked(judge_near, forgotten(eight_gpus(), gpu))) == ([], [gpu])
+    assert subjects(asked(judge_cross, forgotten(eight_gpus(), gpu))) == ([], [gpu])
+
+
+def test_one_adapter_whose_bridges_are_not_recorded() -> None:
+    """It may hang below the switch that has none; GPUs with an adapter on their own switch are as near as can be."""
+    machine = only(eight_gpus(), 0, 1, 2, 3, 4, 5)
+    lone = ["0000:73:00.0", "0000:74:00.0"]
+    assert subjects(asked(judge_near, machine)) == (lone, [])
+    assert subjects(asked(judge_near, forgotten(machine, str(machine.ports[5].address)))) == ([], lone)
+    # On the GPU's own socket there is one all the same.
+    assert asked(judge_cross, forgotten(machine, str(machine.ports[5].address))) == []
+
+
+def test_an_adapter_of_unknown_numa_node_may_be_on_this_side() -> None:
+    """Whole trees leave open whether it is near only where the known ones are across sockets."""
+    machine = only(eight_gpus(), 0, 4)
+    stray = machine.devices[str(machine.ports[1].address)]
+    devices = {
+        a: d._replace(function=d.function._replace(numa_node=None)) if a in stray.path else d
+        for a, d in machine.devices.items()
+    }
+    assert asked(judge_cross, machine) == []
+    told = asked(judge_cross, machine._replace(devices=devices))
+    assert subjects(told) == ([], ["0000:73:00.0", "0000:74:00.0"])

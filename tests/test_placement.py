@@ -10,8 +10,9 @@ import pytest
 
 from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice
 from gpu_topo.model.node import GPU, NIC, Device, Node
-from gpu_topo.model.reading import known
-from gpu_topo.model.structure import UNKNOWN_PATH, Path
+from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
+from gpu_topo.model.structure import NODE as NODE_PATH
+from gpu_topo.model.structure import PIX, UNKNOWN_PATH, Path
 from gpu_topo.topology.nearness import Neighbourhood, rank
 from gpu_topo.topology.paths import Router
 from gpu_topo.topology.placement import placement
@@ -34,8 +35,8 @@ def test_each_gpu_has_its_node_processors_and_neighbours() -> None:
     placed = placement(eight_gpus())
     first, last = placed.gpus[0], placed.gpus[-1]
     assert (first.numa_node, first.cpus, last.numa_node) == (0, "0-55,112-167", 1)
-    assert [(near.name, near.kind) for near in first.nics] == [("mlx5_0", "PIX"), ("mlx5_1", "PIX")]
-    assert [near.name for near in first.storage] == ["nvme0"]
+    assert [(near.name, near.kind) for near in first.nics or ()] == [("mlx5_0", "PIX"), ("mlx5_1", "PIX")]
+    assert [near.name for near in first.storage or ()] == ["nvme0"]
     assert (placed.nic_to_gpu_ratio, placed.scale_out_gbs_per_gpu) == (1.0, 50.0)
 
 
@@ -70,14 +71,14 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_a_guest_has_no_nearest() -> None:
-    """Paths that a hypervisor hides are not ranked."""
+    """Paths that a hypervisor hides are not ranked: what is nearest is unknown, and not nothing."""
     machine = eight_gpus()
     devices = {
         a: d._replace(path=(a,), function=d.function._replace(numa_node=None)) for a, d in machine.devices.items()
     }
     platform = machine.platform._replace(kind=VIRTUAL_MACHINE)
     placed = placement(machine._replace(devices=devices, platform=platform, switches={}))
-    assert {row.nics for row in placed.gpus} == {()}
+    assert {(row.nics, row.storage) for row in placed.gpus} == {(None, None)}
     assert {row.numa_node for row in placed.gpus} == {None}
 
 
@@ -141,8 +142,9 @@ def test_each_rank_is_bound_to_its_node() -> None:
 # --- the nearest, against asking for every pair
 
 
-def random_machine(chance: random.Random) -> Node:
-    """GPUs and adapters below switches, on root ports of their own, on one or two host bridges and NUMA nodes."""
+def random_machine(chance: random.Random, forgotten: float = 0.0) -> Node:
+    """GPUs and adapters below switches, on root ports of their own, on one or two host bridges and NUMA nodes.
+    forgotten: how likely a device's bridges, and how likely its NUMA node, are not recorded."""
     devices: list[Device] = []
     bus = 1
     for socket in range(chance.choice((1, 2))):
@@ -162,7 +164,14 @@ def random_machine(chance: random.Random) -> Node:
                     devices.append(device(port, "bridge", above=above, port_type="downstream-port", **place))
                     below = (*above, port)
                 kind = chance.choice((GPU, NIC))
-                devices.append(device(f"0000:{bus + 3 + slot:02x}:00.0", kind, above=below, link=link(), **place))
+                told = dict(place)
+                if forgotten and chance.random() < forgotten:
+                    told["numa_node"] = None
+                end = device(f"0000:{bus + 3 + slot:02x}:00.0", kind, above=below, link=link(), **told)
+                if forgotten and chance.random() < forgotten:
+                    cut = end.function._replace(parent=Unknown(NOT_RECORDED, "the bridge above"), host_bridge=None)
+                    end = end._replace(path=(end.address,), function=cut)
+                devices.append(end)
             bus += 0x10 + number
     return node(devices)
 
@@ -180,7 +189,28 @@ def test_the_nearest_is_the_nearest_of_all(seed: int) -> None:
         kinds = [path for path in every if path.kind != UNKNOWN_PATH]
         best = min((rank(path.kind) for path in kinds), default=None)
         wanted = {path.b for path in kinds if rank(path.kind) == best}
-        assert {path.b for path in around.nearest(gpu)} == wanted
+        assert {path.b for path in around.nearest(gpu).paths} == wanted
+        assert around.nearest(gpu).hidden is None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_of_unknown_place_may_be_nearer(seed: int) -> None:
+    """Where bridges and NUMA nodes are not recorded, the nearest is stated only if no adapter in doubt could be nearer:
+    of a whole tree only NODE and SYS can be in doubt, and nothing is nearer than PIX."""
+    machine = random_machine(random.Random(seed), 0.3)
+    machine = machine._replace(platform=machine.platform._replace(numa_count=2))
+    adapters = [a for a, d in machine.devices.items() if d.kind == NIC]
+    router = Router(machine)
+    around = Neighbourhood(router, adapters)
+    whole = {a for a, d in machine.devices.items() if d.function.parent is None or len(d.path) > 1}
+    for gpu in (a for a, d in machine.devices.items() if d.kind == GPU):
+        every = [router.path(gpu, nic) for nic in adapters]
+        best = min((rank(path.kind) for path in every if path.kind != UNKNOWN_PATH), default=rank(UNKNOWN_PATH))
+        at_best = {nic: rank(NODE_PATH) if {gpu, nic} <= whole else rank(PIX) for nic in adapters}
+        doubtful = {path.b for path in every if path.kind == UNKNOWN_PATH and at_best[path.b] < best}
+        hidden = around.nearest(gpu).hidden
+        assert (hidden is not None) == bool(doubtful)
+        assert hidden is None or hidden in doubtful
 
 
 def test_the_work_does_not_grow_with_every_pair() -> None:

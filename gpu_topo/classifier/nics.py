@@ -20,7 +20,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import PXB, SYS, Path
-from gpu_topo.topology.nearness import Neighbourhood, rank
+from gpu_topo.topology.nearness import Nearest, Neighbourhood, rank
 from gpu_topo.topology.paths import router
 from gpu_topo.topology.roles import Nic, accelerators, fabric
 
@@ -64,9 +64,8 @@ def judge_ratio(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     )
 
 
-def _paths(node: Node, gpus: Sequence[Device], adapters: tuple[Nic, ...]) -> Mapping[str, tuple[Path, ...]]:
-    """GPU -> the paths to its nearest fabric adapters, empty where no path is known. The last answer is kept: two rules
-    ask."""
+def _paths(node: Node, gpus: Sequence[Device], adapters: tuple[Nic, ...]) -> Mapping[str, Nearest]:
+    """GPU -> what is known of its nearest fabric adapters. The last answer is kept: two rules ask."""
     global _last
     if _last is None or _last[0] is not node or _last[1] != adapters:
         around = Neighbourhood(router(node), [nic.address or nic.name for nic in adapters])
@@ -74,7 +73,7 @@ def _paths(node: Node, gpus: Sequence[Device], adapters: tuple[Nic, ...]) -> Map
     return _last[2]
 
 
-_last: tuple[Node, tuple[Nic, ...], Mapping[str, tuple[Path, ...]]] | None = None
+_last: tuple[Node, tuple[Nic, ...], Mapping[str, Nearest]] | None = None
 
 
 def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
@@ -87,17 +86,21 @@ def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     for gpu in gpus:
         function = gpu.function
         models.setdefault((function.vendor_id, function.device_id, gpu.name), []).append(gpu)
-    unknown = [gpu.address for gpu in gpus if not paths[gpu.address]]
-    if len(unknown) == len(gpus):
+    if not any(found.paths for found in paths.values()):
         yield _hidden(NEAR, node)
         return
     for peers in models.values():
-        near = [gpu for gpu in peers if _is_near(paths[gpu.address])]
+        if len(peers) < 2:
+            continue
+        near = [gpu for gpu in peers if _is_near(paths[gpu.address].paths)]
         for gpu in peers:
             found = paths[gpu.address]
-            if not near or gpu in near or not found:
+            if gpu in near:
                 continue
-            yield _without(gpu, near, found)
+            if found.hidden is not None:
+                yield _in_doubt(NEAR, node, gpu, found)
+            elif near:
+                yield _without(gpu, near, found.paths)
 
 
 def _is_near(paths: Sequence[Path]) -> bool:
@@ -135,19 +138,22 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if (len(nodes) if nodes is not None else known(node.platform.numa_count)) == 1:
         return
     paths = _paths(node, gpus, adapters)
-    if not any(paths.values()):
+    if not any(found.paths for found in paths.values()):
         yield _hidden(CROSS, node)
         return
-    if all(found and found[0].kind == SYS for found in paths.values()) and all(is_c2c(node, gpu) for gpu in gpus):
+    if all(_is_across(found.paths) for found in paths.values()) and all(is_c2c(node, gpu) for gpu in gpus):
         # The driver calls every path SYS there, since each GPU's memory is a NUMA node of its own.
         reason = "on chip-to-chip machines the driver does not tell near adapters from far ones"
         yield Unassessed(CROSS, "node", reason, CAUSE_BY_DESIGN)
         return
     for gpu in gpus:
         found = paths[gpu.address]
-        if not found or found[0].kind != SYS:
+        if found.paths and not _is_across(found.paths):
+            continue  # another may be nearer still: it is on this side all the same
+        if found.hidden is not None:
+            yield _in_doubt(CROSS, node, gpu, found)
             continue
-        names = [path.b for path in found]
+        names = [path.b for path in found.paths]
         yield Finding(
             CROSS,
             INFO,
@@ -165,6 +171,19 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             observed={"kind": SYS},
             expected={"kind": "NODE"},
         )
+
+
+def _is_across(paths: Sequence[Path]) -> bool:
+    return bool(paths) and paths[0].kind == SYS
+
+
+def _in_doubt(code: str, node: Node, gpu: Device, found: Nearest) -> Unassessed:
+    reason = f"how {found.hidden} is connected to this GPU is not known"
+    if found.paths:
+        reason += f": it may be nearer than {found.paths[0].b} ({found.paths[0].kind})"
+    return Unassessed(
+        code, gpu.address, reason, CAUSE_VM if node.platform.kind == VIRTUAL_MACHINE else CAUSE_NOT_RECORDED
+    )
 
 
 def _hidden(code: str, node: Node) -> Unassessed:
@@ -191,7 +210,8 @@ RULES = (
         (WARNING,),
         "a GPU has no fabric adapter below its switch while equal GPUs have one",
         "path kinds from each GPU to its nearest fabric adapter, against GPUs of the same model",
-        "no equal GPU has one either, or paths are hidden (virtual machine) or not recorded",
+        "no equal GPU has one either. Where an adapter whose place is hidden (virtual machine) or not recorded may be "
+        "nearer, it is unassessed",
         ("look for an adapter that is missing or down",),
         ("NVIDIA/nccl#1343, sgl-project/sglang#8324 (affinity of GPUs and adapters)",),
         judge_near,
@@ -203,7 +223,8 @@ RULES = (
         (INFO,),
         "the nearest fabric adapter of a GPU is on another socket",
         "NUMA nodes and host bridges of each GPU and of the fabric adapters",
-        "an adapter hangs from the same NUMA node, the machine has only one, or NUMA nodes are not known",
+        "an adapter hangs from the same NUMA node, or the machine has only one. Where an adapter whose place is not "
+        "known may be nearer, it is unassessed",
         ("move an adapter to a slot of this socket",),
         ("NVIDIA/nccl#1435, kvcache-ai/Mooncake#429",),
         judge_cross,

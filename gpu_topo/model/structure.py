@@ -43,13 +43,13 @@ class Near(NamedTuple):
 
 
 class GpuPlacement(NamedTuple):
-    """Where one GPU's process should run, and what is near: nearest first."""
+    """Where one GPU's process should run, and what is nearest to it: None where something of unknown place may be."""
 
     gpu: str
     numa_node: int | None
     cpus: str | None
-    nics: tuple[Near, ...] = ()
-    storage: tuple[Near, ...] = ()
+    nics: tuple[Near, ...] | None = ()
+    storage: tuple[Near, ...] | None = ()
 
 
 class Setting(NamedTuple):

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
-from gpu_topo.model.structure import PCIE_KINDS, UNKNOWN_PATH, Path
+from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.structure import NODE, PCIE_KINDS, PIX, Path
+from gpu_topo.model.structure import UNKNOWN_PATH as HIDDEN
+from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.paths import Router
+from gpu_topo.topology.tree import is_complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _MOST_FAR = 16  # beyond the own socket one candidate is as good as another
+
+
+class Nearest(NamedTuple):
+    """What is known of the candidates nearest to a GPU."""
+
+    paths: tuple[Path, ...]  # to those of the nearest kind that is known, the widest first; empty where none is
+    hidden: str | None = None  # a candidate whose path is not known and that may be nearer than these
 
 
 class Neighbourhood:
@@ -24,6 +36,7 @@ class Neighbourhood:
         self._by_root: dict[str, list[str]] = {}
         self._by_bridge: dict[str, list[str]] = {}
         self._by_numa: dict[int, list[str]] = {}
+        self._doubtful: dict[bool, tuple[str, ...]] = {}  # what _may_be_anywhere has worked out
         for address in self._all:
             device = self._node.devices.get(address)
             if device is None:
@@ -35,11 +48,46 @@ class Neighbourhood:
             if numa is not None:
                 self._by_numa.setdefault(numa, []).append(address)
 
-    def nearest(self, address: str) -> tuple[Path, ...]:
-        """The paths to the nearest candidates: all of the best kind, the widest first. Empty where no kind is known."""
+    def nearest(self, address: str) -> Nearest:
+        """The nearest candidates as far as is known, and whether one of unknown place may be nearer."""
+        paths = self._nearest_known(address)
+        best = rank(paths[0].kind) if paths else len(PCIE_KINDS)
+        if best <= rank(PIX):
+            return Nearest(paths)  # nothing is nearer
+        kind_of = self._router.path
+        return Nearest(
+            paths, next((c for c in self._in_doubt(address, best) if kind_of(address, c).kind == HIDDEN), None)
+        )
+
+    def _in_doubt(self, address: str, best: int) -> Sequence[str]:
+        """The candidates whose path may be unknown: few where the tree is whole, so that a GPU need not ask for all."""
+        node = self._node
+        device = node.devices.get(address)
+        if device is None or node.stated_paths or node.platform.kind == VIRTUAL_MACHINE:
+            return self._all
+        if not is_complete(lookup(node).functions, device.path):
+            return self._all
+        return self._may_be_anywhere(best > rank(NODE))
+
+    def _may_be_anywhere(self, beyond_host_bridges: bool) -> tuple[str, ...]:
+        """Candidates whose way up is cut short. beyond_host_bridges: also those of unknown NUMA node, of which a whole
+        tree does not tell whether they are NODE or SYS."""
+        if beyond_host_bridges not in self._doubtful:
+            devices, functions = self._node.devices, lookup(self._node).functions
+            self._doubtful[beyond_host_bridges] = tuple(
+                candidate
+                for candidate in self._all
+                if candidate not in devices
+                or not is_complete(functions, devices[candidate].path)
+                or (beyond_host_bridges and numa_node(self._node, devices[candidate]) is None)
+            )
+        return self._doubtful[beyond_host_bridges]
+
+    def _nearest_known(self, address: str) -> tuple[Path, ...]:
+        """The paths to all candidates of the best kind that is known, the widest first."""
         for group in self._around(address):
             paths = [self._router.path(address, other) for other in group]
-            kinds = [path for path in paths if path.kind != UNKNOWN_PATH]
+            kinds = [path for path in paths if path.kind != HIDDEN]
             if kinds:
                 best = min(rank(path.kind) for path in kinds)
                 chosen = [path for path in kinds if rank(path.kind) == best]

@@ -14,7 +14,7 @@ from gpu_topo.topology.settings import settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _BYTE = 8.0  # Gb/s of a line to GB/s
 
@@ -58,14 +58,19 @@ def _rows(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> tuple[Gp
                 gpu=gpu.address,
                 numa_node=numa,
                 cpus=_cpus(node, gpu, numa),
-                nics=tuple(Near(p.b, names.get(p.b, p.b), p.kind, p.gbs) for p in networks.nearest(gpu.address)),
-                storage=tuple(
-                    Near(p.b, blocks.get(p.b, node.devices[p.b].name), p.kind, p.gbs)
-                    for p in storage.nearest(gpu.address)
-                ),
+                nics=_nearest(networks, gpu.address, lambda address: names.get(address, address)),
+                storage=_nearest(storage, gpu.address, lambda address: blocks.get(address, node.devices[address].name)),
             )
         )
     return tuple(rows)
+
+
+def _nearest(around: Neighbourhood, gpu: str, named: Callable[[str], str]) -> tuple[Near, ...] | None:
+    """The nearest candidates, None where one whose place is not known may be nearer."""
+    nearest = around.nearest(gpu)
+    if nearest.hidden is not None:
+        return None
+    return tuple(Near(path.b, named(path.b), path.kind, path.gbs) for path in nearest.paths)
 
 
 def _cpus(node: Node, gpu: Device, numa: int | None) -> str | None:
