@@ -1,4 +1,4 @@
-"""Storage controllers and disks with what stands on them: RAID arrays, mount points."""
+"""Storage controllers and disks with the mount points that stand on them, through RAID arrays and LVM as well."""
 
 from __future__ import annotations
 

@@ -57,11 +57,12 @@ def test_the_example_is_nobodys(report: Report) -> None:
 
 
 def test_the_example_has_what_it_says(report: Report) -> None:
-    """Eight GPUs, four NVSwitches, ten RDMA ports, fourteen drives, and every source answered."""
+    """Eight GPUs, four NVSwitches, ten RDMA ports, fourteen drives, and every source of such a machine answered."""
     node = report.node
     kinds = [device.kind for device in node.devices.values()]
     assert (len(node.gpus), kinds.count("nvswitch"), len(node.ports), len(node.blocks)) == (8, 4, 10, 14)
-    assert {source.name for source in node.sources if source.status != "ok"} == {"kfd"}
+    answered = {source.name for source in node.sources if source.status == "ok"}
+    assert answered >= {"platform", "pcie", "nvml", "rdma", "net", "block"}
 
 
 def test_the_example_shows_four_faults(report: Report) -> None:

@@ -62,6 +62,18 @@ def _guid(text: str | None) -> int | None:
 Begin = Callable[[str], "tuple[str | None, int | None] | None"]
 
 
+def begins(device: re.Pattern[str], port: re.Pattern[str]) -> Begin:
+    """For outputs in which devices and ports begin on lines of their own: the patterns catch a name and a number."""
+
+    def begin(line: str) -> tuple[str | None, int | None] | None:
+        if found := device.match(line):
+            return found[1], None
+        found = port.match(line)
+        return (None, int(found[1])) if found else None
+
+    return begin
+
+
 def blocks(lines: Sequence[str], begin: Begin) -> list[Block]:
     """Every port in the lines, in order. A line that is no field and not indented ends a device: a prompt, prose."""
     found: list[Block] = []

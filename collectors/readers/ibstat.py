@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_topo.collectors.ib_rate import is_software, parse_rate, parse_state, port_state, transport
-from gpu_topo.collectors.readers.ib_text import Block, blocks, facts
+from gpu_topo.collectors.readers.ib_text import Block, begins, blocks, facts
 from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.host import Port
@@ -15,14 +15,6 @@ KIND = "ibstat"
 
 _DEVICE = re.compile(r"\s*CA:? '([^'\s]{1,64})'\s*\Z")
 _PORT = re.compile(r"\s*Port (\d{1,3}):\s*\Z")
-
-
-def _begin(line: str) -> tuple[str | None, int | None] | None:
-    device = _DEVICE.match(line)
-    if device:
-        return device.group(1), None
-    port = _PORT.match(line)
-    return (None, int(port.group(1))) if port else None
 
 
 def _port(block: Block) -> Port:
@@ -56,7 +48,7 @@ def _begins(line: str) -> bool:
 
 def read(lines: Sequence[str], where: str) -> list[Facts]:
     """Every output is one sample, oldest first."""
-    return facts(KIND, where, map(_port, blocks(lines, _begin)))
+    return facts(KIND, where, map(_port, blocks(lines, begins(_DEVICE, _PORT))))
 
 
 READER = Reader(KIND, _begins, read)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_topo.collectors.ib_rate import is_software, port_state, transport
-from gpu_topo.collectors.readers.ib_text import Block, blocks, facts
+from gpu_topo.collectors.readers.ib_text import Block, begins, blocks, facts
 from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
 from gpu_topo.model.host import Port
@@ -32,14 +32,6 @@ _PHYS_STATES = {
 }
 _SPEEDS = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR", 32: "EDR", 64: "HDR", 128: "NDR", 256: "XDR"}
 _MELLANOX = 0x02C9
-
-
-def _begin(line: str) -> tuple[str | None, int | None] | None:
-    device = _DEVICE.match(line)
-    if device:
-        return device.group(1), None
-    port = _PORT.match(line)
-    return (None, int(port.group(1))) if port else None
 
 
 def _code(value: str | None) -> int | None:
@@ -91,7 +83,7 @@ def _begins(line: str) -> bool:
 
 def read(lines: Sequence[str], where: str) -> list[Facts]:
     """Every output is one sample, oldest first; "No IB devices found" is a sample without ports."""
-    samples = facts(KIND, where, map(_port, blocks(lines, _begin)))
+    samples = facts(KIND, where, map(_port, blocks(lines, begins(_DEVICE, _PORT))))
     if not samples and any(line.strip() == _NONE for line in lines):
         samples.append(Facts(SourceStatus(f"{KIND} ({where})", ABSENT, _NONE)))
     return samples
