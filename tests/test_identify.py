@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_topo.assemble.identify import hypervisor_of_functions, identify
 from gpu_topo.collectors.readers import lspci
-from gpu_topo.identify import hypervisor_of_functions, identify
 from gpu_topo.model.node import Part
 from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from itertools import islice
 
 from gpu_topo.assemble.gpus import DriverViews, by_address, order, renamed
+from gpu_topo.assemble.identify import Identity, alike, hypervisor_of_functions, identify, identify_all
 from gpu_topo.assemble.links import bottleneck, from_driver, join
 from gpu_topo.assemble.merge import merge_functions, merge_platform, merge_ports
 from gpu_topo.catalogue import gpu_part_by_name, is_virtual_function
-from gpu_topo.identify import Identity, alike, hypervisor_of_functions, identify, identify_all
 from gpu_topo.model.address import in_order, sort_key
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.finding import CAUSE_VM
