@@ -343,3 +343,17 @@ def hostile_report() -> Report:
         sources=(SourceStatus(HOSTILE, "failed", HOSTILE),),
     )
     return report(machine, findings, [Unassessed(HOSTILE, HOSTILE, HOSTILE, "denied")], notes=(HOSTILE,))
+
+
+def changed(machine: Node, index: int, **fields: Any) -> Node:
+    """The machine with one port changed."""
+    ports = list(machine.ports)
+    ports[index] = ports[index]._replace(**fields)
+    return machine._replace(ports=tuple(ports))
+
+
+def only(machine: Node, *indexes: int) -> Node:
+    """The machine with the adapters of those ports only."""
+    ports = tuple(port for n, port in enumerate(machine.ports) if n in indexes)
+    gone = {port.address for port in machine.ports} - {port.address for port in ports}
+    return machine._replace(ports=ports, devices={a: d for a, d in machine.devices.items() if a not in gone})

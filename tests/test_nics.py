@@ -11,14 +11,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import GPU, NIC, Node
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
 from gpu_topo.topology.placement import placement
-from tests.build import eight_gpus
-
-
-def only(machine: Node, *indexes: int) -> Node:
-    """The machine with the adapters of those ports only."""
-    ports = tuple(port for n, port in enumerate(machine.ports) if n in indexes)
-    gone = {port.address for port in machine.ports} - {port.address for port in ports}
-    return machine._replace(ports=ports, devices={a: d for a, d in machine.devices.items() if a not in gone})
+from tests.build import eight_gpus, only
 
 
 def plain_cards(machine: Node) -> Node:

@@ -16,9 +16,7 @@ from gpu_topo.model.structure import PIX, UNKNOWN_PATH, Path
 from gpu_topo.topology.nearness import Neighbourhood, rank
 from gpu_topo.topology.paths import Router
 from gpu_topo.topology.placement import placement
-from tests.build import device, eight_gpus, link, node
-from tests.test_nics import only
-from tests.test_port_state import changed
+from tests.build import changed, device, eight_gpus, link, node, only
 
 
 def lines(machine: Node) -> dict[str, str]:

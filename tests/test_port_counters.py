@@ -9,8 +9,7 @@ from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Growth, Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import FAILED, Unknown
-from tests.build import eight_gpus
-from tests.test_port_state import changed
+from tests.build import changed, eight_gpus
 
 
 def counting(**counters: int) -> Node:

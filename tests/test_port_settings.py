@@ -12,8 +12,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import DENIED, Unknown
-from tests.build import eight_gpus
-from tests.test_port_state import changed
+from tests.build import changed, eight_gpus
 
 
 def test_one_board_with_another_firmware() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gpu_topo.classifier.port_state import judge_down, judge_not_active
@@ -12,14 +10,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import DENIED, Unknown
-from tests.build import eight_gpus, node
-
-
-def changed(machine: Node, index: int, **fields: Any) -> Node:
-    """The machine with one port changed."""
-    ports = list(machine.ports)
-    ports[index] = ports[index]._replace(**fields)
-    return machine._replace(ports=tuple(ports))
+from tests.build import changed, eight_gpus, node
 
 
 def down(machine: Node, past: Past = Past(), policy: Policy = Policy()) -> dict[str, Finding]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
-from node_dashboard import SEVERITIES
 from node_dashboard import UID as NODE_UID
-from panels import GOOD_IS_ZERO, GREEN, ORANGE, Column, board, lines, number, row, rows, variable
+from panels import GOOD_IS_ZERO, SEVERITIES, SOME_CAN_WAIT, Column, board, counted, lines, number, row, rows, variable
 
 UID = "gpu-topo-fleet"
 JOB = 'job=~"$job"'
 TO_NODE = f"/d/{NODE_UID}?var-datasource=${{datasource}}&var-node=${{__value.raw}}"
-SOME = ((None, GREEN), (1, ORANGE))
 
 
 def build() -> Dashboard:
@@ -39,7 +37,9 @@ def _totals(made: Dashboard) -> Dashboard:
         .with_panel(
             number("Nodes with critical findings", "A job is hurt now.", nodes_with("critical"), steps=GOOD_IS_ZERO)
         )
-        .with_panel(number("Nodes with warnings", "Can wait for working hours.", nodes_with("warning"), steps=SOME))
+        .with_panel(
+            number("Nodes with warnings", "Can wait for working hours.", nodes_with("warning"), steps=SOME_CAN_WAIT)
+        )
         .with_panel(
             number(
                 "Shapes",
@@ -138,13 +138,12 @@ def _shapes(made: Dashboard) -> Dashboard:
             )
         )
         .with_panel(
-            rows(
+            counted(
                 "Shapes",
                 "How many nodes have each.",
-                {"A": f"sum by (shape) (shape:gputopo_shape_info:count{{{JOB}}})"},
-                [Column("shape", "Shape"), Column("A", "Nodes", width=90)],
-                sort="Nodes",
-                descending=True,
+                f"sum by (shape) (shape:gputopo_shape_info:count{{{JOB}}})",
+                [Column("shape", "Shape")],
+                of="Nodes",
                 span=12,
             )
         )
@@ -165,26 +164,22 @@ def _agents(made: Dashboard) -> Dashboard:
             )
         )
         .with_panel(
-            rows(
+            counted(
                 "Not assessed",
                 "On how many nodes a rule could not judge, and why.",
-                {"A": f"count by (code, reason) (gputopo_unassessed{{{JOB}}})"},
-                [Column("code", "Code"), Column("reason", "Reason"), Column("A", "Nodes", width=90)],
+                f"count by (code, reason) (gputopo_unassessed{{{JOB}}})",
+                [Column("code", "Code"), Column("reason", "Reason")],
+                of="Nodes",
                 empty="everything was assessed",
-                sort="Nodes",
-                descending=True,
-                span=8,
             )
         )
         .with_panel(
-            rows(
+            counted(
                 "Versions",
                 "Of the agent.",
-                {"A": f"count by (version) (gputopo_build_info{{{JOB}}})"},
-                [Column("version", "Version"), Column("A", "Nodes", width=90)],
-                sort="Nodes",
-                descending=True,
-                span=8,
+                f"count by (version) (gputopo_build_info{{{JOB}}})",
+                [Column("version", "Version")],
+                of="Nodes",
             )
         )
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from panels import (
-    BLUE,
     GOOD_IS_ZERO,
     GREEN,
     ORANGE,
     RED,
+    SEVERITIES,
+    SOME_CAN_WAIT,
     Column,
     bars,
     board,
@@ -22,7 +23,6 @@ from panels import (
 
 UID = "gpu-topo-node"
 NODE = 'job=~"$job", instance="$node"'
-SEVERITIES = {"critical": RED, "warning": ORANGE, "info": BLUE}
 GTS = "suffix: GT/s"
 
 
@@ -49,12 +49,7 @@ def _verdict(made: Dashboard) -> Dashboard:
     return (
         made.with_panel(number("Critical", "Findings that cost a job now.", count("critical"), steps=GOOD_IS_ZERO))
         .with_panel(
-            number(
-                "Warnings",
-                "Findings that can wait for working hours.",
-                count("warning"),
-                steps=((None, GREEN), (1, ORANGE)),
-            )
+            number("Warnings", "Findings that can wait for working hours.", count("warning"), steps=SOME_CAN_WAIT)
         )
         .with_panel(number("Info", "Facts worth knowing; nothing to repair.", count("info")))
         .with_panel(

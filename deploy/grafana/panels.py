@@ -23,6 +23,8 @@ DATASOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 GREEN, ORANGE, RED, BLUE = "green", "orange", "red", "blue"
 Steps = Sequence[tuple[float | None, str]]  # from which value on which colour; None: from below everything
 GOOD_IS_ZERO: Steps = ((None, GREEN), (1, RED))
+SOME_CAN_WAIT: Steps = ((None, GREEN), (1, ORANGE))
+SEVERITIES = {"critical": RED, "warning": ORANGE, "info": BLUE}
 
 
 class Column(NamedTuple):
@@ -221,6 +223,14 @@ def rows(
     if sort:
         panel = panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(descending)])
     return panel
+
+
+def counted(
+    title: str, text: str, expr: str, columns: Sequence[Column], of: str, *, empty: str = "", span: int = 8
+) -> table.Panel:
+    """A table of how many of something there are for each label, the most first."""
+    count = Column("A", of, width=90)
+    return rows(title, text, {"A": expr}, [*columns, count], empty=empty, sort=of, descending=True, span=span)
 
 
 def _field(column: Column, queries: Mapping[str, str]) -> str:
