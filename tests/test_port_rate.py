@@ -11,8 +11,7 @@ from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import NIC, Node
-from tests.build import device, eight_gpus, link, node
-from tests.test_port_state import changed
+from tests.build import changed, device, eight_gpus, link, node
 
 
 def rates(machine: Node, past: Past = Past(), policy: Policy = Policy()) -> dict[str, Finding]:
