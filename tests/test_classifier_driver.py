@@ -129,6 +129,20 @@ def test_no_compute_driver(driver: str | None) -> None:
     assert [(f.subject, f.severity) for f in found] == [(gpu, "info")]
 
 
+@pytest.mark.parametrize(("ids", "module"), [(trees.L40S, "nvidia"), (trees.RX_7900, "amdgpu")])
+def test_words_for_a_missing_driver(ids: trees.Ids, module: str) -> None:
+    """What is missing and how to load it are of the GPU's own vendor."""
+    machine = Machine()
+    gpu = machine.gpu(machine.root_port(machine.host()), ids, driver=None)
+    (found,) = findings(machine.node(live=True), MISSING)
+    assert f"at {gpu} has no driver; {module}" in found.summary
+    assert any(step.endswith(f"modprobe {module}") for step in found.remedy)
+    assert f"{ids[0]:04x}:" in found.verify
+    machine.parts[gpu].driver = "vfio-none"
+    (found,) = findings(machine.node(live=True), MISSING)
+    assert f"is bound to vfio-none, not to {module}" in found.summary
+
+
 def test_driver_without_library() -> None:
     """The kernel driver runs and its library is not here, as in a container: information, once."""
     node, _ = listing(8, [], DriverState("nvml", "absent"))

@@ -138,11 +138,14 @@ def judge_missing(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
                 MISSING, device.address, f"bound to {driver}: passed through to a guest", CAUSE_PASSTHROUGH
             )
         elif (driver is None and told and _told_of(node, device)) or isinstance(driver, str):
-            what = f"is bound to {driver}" if driver else "has no driver"
-            yield _missing(device.address, f"{called(device)} {what}, not to {' or '.join(sorted(wanted))}")
+            needed = " or ".join(sorted(wanted))
+            what = f"is bound to {driver}, not to {needed}" if driver else f"has no driver; {needed} drives it"
+            yield _missing(device.address, f"{called(device)} {what}", function.vendor_id == AMD)
     if node.live and bound and state is not None and state.status == "absent":
         yield _missing(
-            "node", f"the NVIDIA driver runs {bound} GPUs, but its library (libnvidia-ml.so.1) is not found here"
+            "node",
+            f"the NVIDIA driver runs {bound} GPU{'' if bound == 1 else 's'}, but its library (libnvidia-ml.so.1) is "
+            "not found here",
         )
 
 
@@ -153,20 +156,27 @@ def _told_of(node: Node, device: Device) -> bool:
     return False
 
 
-def _missing(subject: str, words: str) -> Finding:
+def _missing(subject: str, words: str, amd: bool = False) -> Finding:
+    if amd:
+        unknown, load, verify = "load and xGMI links", "modprobe amdgpu", "lspci -d 1002: -k"
+        container = "in a container, give it the device nodes: /dev/kfd and /dev/dri"
+    else:
+        unknown, load = "NVLink, load and P-state", "modprobe nvidia"
+        verify = "lspci -d 10de: -k; ldconfig -p | grep nvidia-ml"
+        container = "in a container, start it with the GPU runtime so that the library is mounted"
     return Finding(
         MISSING,
         INFO,
         subject,
         words,
         LINK_PARTNERS,
-        "NVLink, load and P-state are not known; jobs cannot use the GPU from here",
+        f"{unknown} are not known; jobs cannot use the GPU from here",
         (
             "nothing, if this machine or container is not meant to compute",
-            "in a container, start it with the GPU runtime so that the library is mounted",
-            "else install the driver and load it: modprobe nvidia",
+            container,
+            f"else install the driver and load it: {load}",
         ),
-        "lspci -d 10de: -k; ldconfig -p | grep nvidia-ml",
+        verify,
         observed={"driver": None},
         expected={},
     )
