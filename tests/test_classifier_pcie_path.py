@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from gpu_topo.model.gpu import DriverGpu
@@ -64,19 +66,33 @@ def test_the_narrowest_of_several() -> None:
     assert findings(machine.node(), PATH)[0].related == (inner,)
 
 
-def test_slot_behind_inner_bridges() -> None:
-    """The x4 slot of an AMD card is the GPU's bottleneck, two bridges up."""
+@pytest.mark.parametrize("card", [trees.navi, trees.dpu])
+@pytest.mark.parametrize("slot", [(GEN3, 16), (GEN4, 8), (GEN4, 4)])
+@pytest.mark.parametrize("fault", [False, True])
+def test_the_slot_of_a_card_with_inner_bridges(card: Callable[..., str], slot: Link, fault: bool) -> None:
+    """What the slot gives an AMD GPU or a DPU is the card's own link, told by the rules of links and slots alone."""
     machine = Machine()
-    gpu = trees.navi(machine, machine.root_port(machine.host(0x10), (GEN4, 4)), slot_link=(GEN4, 4))
+    card(machine, machine.root_port(machine.host(0x10), (GEN5, 16) if fault else slot), slot)
+    node = machine.node()
+    assert findings(node, PATH) == []
+    assert (findings(node, "pcie-slot-limited") == []) == fault
+
+
+@pytest.mark.parametrize("card", [trees.navi, trees.dpu])
+def test_above_a_card_with_inner_bridges(card: Callable[..., str]) -> None:
+    """An uplink narrower than the card's slot is a bottleneck; the figure beside it is the slot's, no inner one."""
+    machine, switch = below_switch((GEN3, 4), (GEN3, 4))
+    device = card(machine, machine.down(switch), (GEN4, 8))
     (found,) = findings(machine.node(), PATH)
-    assert found.subject == gpu
+    assert (found.subject, found.related) == (device, (switch,))
+    assert found.expected["gbs"] == pytest.approx(15.75, rel=0.01)
 
 
-def test_a_card_full_of_inner_bridges() -> None:
-    """The inner links of a DPU are no bottleneck of its own network function."""
-    machine = Machine()
-    up = machine.bridge(machine.root_port(machine.host(0x10)), trees.BLUEFIELD_BRIDGE, "upstream-port", (GEN4, 8))
-    machine.nic(machine.bridge(up, trees.BLUEFIELD_BRIDGE, "downstream-port", (GEN4, 16)), link=(GEN4, 16))
+@pytest.mark.parametrize("card", [trees.navi, trees.dpu])
+def test_a_card_as_narrow_as_its_uplink(card: Callable[..., str]) -> None:
+    """In a x4 slot below a x8 uplink the card asks for no more than the uplink carries."""
+    machine, switch = below_switch((GEN4, 8), (GEN4, 8))
+    card(machine, machine.down(switch), (GEN4, 4))
     assert findings(machine.node(), PATH) == []
 
 
@@ -158,3 +174,14 @@ def test_unknown_uplink() -> None:
     machine.gpu(machine.down(switch))
     machine.files(switch, current_link_width=b"0\n", max_link_width=b"0\n")
     assert findings(machine.node(), UPLINK) == []
+
+
+def test_degraded_uplink() -> None:
+    """The ratio is of what the uplink can carry; what it carries as it runs is said beside it."""
+    machine, switch = below_switch((GEN4, 8), (GEN4, 16))
+    for _ in range(2):
+        machine.gpu(machine.down(switch), most=(GEN4, 16))
+    (found,) = findings(machine.node(), UPLINK)
+    assert "can carry 31.5 GB/s, 15.8 GB/s as it runs" in found.summary
+    machine.files(switch, current_link_width=b"16\n")
+    assert "as it runs" not in findings(machine.node(), UPLINK)[0].summary

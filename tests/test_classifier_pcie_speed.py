@@ -320,3 +320,47 @@ def test_target_speed_is_evidence() -> None:
     machine.nic(machine.root_port(machine.host(0x10)), link=(GEN3, 16))
     (found,) = findings(machine.node(), SPEED)
     assert found.observed["target_speed_gts"] == GEN5
+
+
+@pytest.mark.parametrize(
+    ("ids", "said", "unsaid"),
+    [
+        (UNLISTED, "nvidia-smi", "gpu_busy_percent"),
+        (trees.RX_7900, "gpu_busy_percent", "nvidia-smi"),
+        ((0x8086, 0x56C0), "current_link_speed", "nvidia-smi"),
+    ],
+)
+def test_command_for_the_load(ids: Ids, said: str, unsaid: str) -> None:
+    """How to see load and speed together depends on whose GPU it is."""
+    machine, (gpu,) = gpus(ids=ids)
+    (told,) = unassessed(machine.node(), SPEED)
+    assert told.cause == "load-unknown"
+    assert said in told.reason and unsaid not in told.reason
+    assert said == "nvidia-smi" or gpu in told.reason
+
+
+def test_load_of_a_card_with_inner_bridges() -> None:
+    """An AMD card's load is the GPU's, and the speed to look at is that of the link in its slot."""
+    machine = Machine()
+    gpu = trees.navi(machine, machine.root_port(machine.host(0x10), (GEN4, 16)), slot_link=(GEN1, 16))
+    (told,) = unassessed(machine.node(), SPEED)
+    assert f"{gpu}/gpu_busy_percent" in told.reason
+    assert f"{told.subject}/current_link_speed" in told.reason
+
+
+def test_one_busy_look_is_not_called_unknown() -> None:
+    """A GPU that worked in the only look is an open question still, and the reason says so."""
+    machine, (gpu,) = gpus()
+    (told,) = unassessed(machine.node([look(gpu, (None, 97))]), SPEED)
+    assert "not known" not in told.reason
+    assert "one sample" in told.reason
+
+
+def test_which_end_is_not_known() -> None:
+    """With the device's own maximum missing, that is what the reason says, and the port's speed is enough."""
+    machine, (gpu,) = gpus()
+    machine.files(gpu, max_link_speed=None)
+    (told,) = unassessed(machine.node(), SPEED)
+    assert "device itself" in told.reason
+    machine.files(gpu, current_link_speed=b"16.0 GT/s PCIe\n")
+    assert conclusions(machine.node(), SPEED) == ([], [])

@@ -346,3 +346,95 @@ def test_slot_fits() -> None:
     guest, port = below_root((GEN1, 1), platform=GUEST)
     guest.gpu(port, link=(GEN1, 1))
     assert findings(guest.node(), SLOT) == []
+
+
+MI210 = (0x1002, 0x740F)
+
+
+@pytest.mark.parametrize(
+    ("ids", "class_code", "slot", "severity"),
+    [
+        (trees.RX_7900, trees.VGA_CLASS, (GEN3, 16), "info"),
+        (trees.RX_7900, trees.VGA_CLASS, (GEN4, 8), "info"),
+        (trees.RX_7900, trees.VGA_CLASS, (GEN4, 4), "warning"),
+        (MI210, 0x038000, (GEN3, 16), "info"),
+        (MI210, 0x038000, (GEN4, 8), "warning"),
+        (MI210, 0x120000, (GEN4, 8), "warning"),
+        (MI210, trees.VGA_CLASS, (GEN4, 8), "info"),  # with a monitor: sold as a workstation's too
+    ],
+)
+def test_slot_of_a_card_with_inner_bridges(ids: trees.Ids, class_code: int, slot: Link, severity: str) -> None:
+    """AMD's cards in older and narrower slots are judged as NVIDIA's are: once, on the link in the slot."""
+    machine, port = below_root(slot)
+    gpu = trees.navi(machine, port, slot, ids, class_code=class_code)
+    (found,) = findings(machine.node(), SLOT)
+    upper = machine.parts[gpu].above.above  # type: ignore[union-attr]
+    assert upper is not None
+    assert (found.subject, found.severity) == (upper.address, severity)
+    assert gpu in found.summary
+
+
+def test_inner_links_are_no_slots() -> None:
+    """An inner port that can do less than its GPU is how the card was made."""
+    machine, port = below_root()
+    up = machine.bridge(port, trees.NAVI_UP, "upstream-port", (GEN4, 16))
+    down = machine.bridge(up, trees.NAVI_DOWN, "downstream-port", (GEN3, 16))
+    machine.gpu(down, trees.RX_7900, link=(GEN3, 16), most=(GEN4, 16), class_code=trees.VGA_CLASS)
+    machine.files(down, max_link_speed=b"8.0 GT/s PCIe\n", current_link_speed=b"8.0 GT/s PCIe\n")
+    assert findings(machine.node(), SLOT) == []
+
+
+@pytest.mark.parametrize(("inner", "limited"), [((GEN3, 16), False), ((GEN4, 8), False), ((GEN4, 16), True)])
+def test_a_slot_as_good_as_the_card_inside(inner: Link, limited: bool) -> None:
+    """A Gen3 x16 slot does not limit a card whose inner link carries no more, whatever its bridge could do."""
+    machine, port = below_root((GEN3, 16))
+    up = machine.bridge(port, trees.NAVI_UP, "upstream-port", (GEN4, 16), link=(GEN3, 16))
+    down = machine.bridge(up, trees.NAVI_DOWN, "downstream-port", (GEN4, 16))
+    machine.gpu(down, trees.RX_7900, most=inner, class_code=trees.VGA_CLASS)
+    assert (findings(machine.node(), SLOT) != []) == limited
+
+
+@pytest.mark.parametrize("gbps", [1.0, 10.0])
+def test_adapter_whose_rate_fits_its_narrow_slot(gbps: float) -> None:
+    """A management NIC on one lane loses nothing: neither a job's impact nor a card to move."""
+    machine, port = below_root((GEN3, 2))
+    machine.nic(port, I350, (GEN3, 2), (GEN3, 4), gbps=gbps, infiniband=False)
+    (found,) = findings(machine.node(), SLOT)
+    assert found.severity == "info"
+    assert found.impact.startswith("none")
+    assert not any("move" in step for step in found.remedy)
+
+
+def test_impact_by_what_an_adapter_is_for() -> None:
+    """Missing lanes of the fabric's adapter hold up a job, those of storage hold up its data, of management nobody."""
+    said = {}
+    for role in ("fabric", "storage", "management"):
+        machine, port = below_root()
+        machine.nic(port, link=(GEN5, 4))
+        (found,) = findings(machine.node(), WIDTH, policy=Policy(roles={"mlx5_0": role}))
+        said[role] = found.impact
+    assert "collectives" in said["fabric"]
+    assert "checkpoints" in said["storage"] and "collectives" not in said["storage"]
+    assert "collectives" not in said["management"]
+
+
+def test_which_end_is_not_known() -> None:
+    """An open question names the end whose capability is missing; at the most of the other end nothing is open."""
+    machine, port = below_root((GEN4, 16))
+    gpu = machine.gpu(port, link=(GEN4, 8), most=(GEN4, 16))
+    machine.files(gpu, max_link_width=None)
+    (told,) = unassessed(machine.node(), WIDTH)
+    assert "device itself" in told.reason and "port" not in told.reason
+    machine.files(port, max_link_width=None, current_link_width=None)
+    (told,) = unassessed(machine.node(), WIDTH)
+    assert "device and the port" in told.reason
+    machine.files(gpu, max_link_width=b"16\n")
+    (told,) = unassessed(machine.node(), WIDTH)
+    assert "port above" in told.reason and "device" not in told.reason
+
+
+def test_as_wide_as_its_port() -> None:
+    """A link with all lanes of its port is right, whatever the device could do."""
+    machine, port = below_root((GEN4, 16))
+    machine.files(machine.gpu(port, link=(GEN4, 16), most=(GEN4, 16)), max_link_width=None)
+    assert conclusions(machine.node(), WIDTH) == ([], [])

@@ -11,7 +11,9 @@ from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import NIC, Node
+from tests import trees
 from tests.build import changed, device, eight_gpus, link, node
+from tests.trees import GEN4, GEN5, Machine
 
 
 def rates(machine: Node, past: Past = Past(), policy: Policy = Policy()) -> dict[str, Finding]:
@@ -209,3 +211,39 @@ def test_a_port_that_is_down_outruns_nothing() -> None:
     """Its rate is a placeholder."""
     machine = behind(400.0, "NDR", 2.5, 1)
     assert outruns(changed(machine, 0, state="DOWN")) == []
+
+
+@pytest.mark.parametrize(("slot", "most"), [((GEN5, 8), (GEN5, 8)), ((GEN5, 8), (GEN5, 16)), ((GEN4, 16), (GEN4, 16))])
+def test_a_dpu_gets_what_its_slot_gives(slot: trees.Link, most: trees.Link) -> None:
+    """The inner x16 of a BlueField at 400 Gb/s is not its link to the machine: a narrow slot and a lost half count."""
+    machine = Machine()
+    card = trees.dpu(machine, machine.root_port(machine.host(0x10), most), slot)
+    (found,) = outruns(machine.node())
+    assert isinstance(found, Finding)
+    assert found.observed["pcie_gbs"] == pytest.approx(31.508)
+    upper = machine.parts[card].above.above  # type: ignore[union-attr]
+    assert upper is not None
+    assert found.related == (card, upper.address)
+    assert upper.address in found.verify
+
+
+def test_a_dpu_in_a_slot_that_carries_it() -> None:
+    """A full slot, or a slower port, is enough; a switch above is shared, and another rule's."""
+    machine = Machine()
+    trees.dpu(machine, machine.root_port(machine.host(0x10)))
+    switch = machine.switch(machine.root_port(machine.host(0x20)), link=(GEN5, 8))
+    trees.dpu(machine, machine.down(switch))
+    trees.dpu(machine, machine.root_port(machine.host(0x40), (GEN5, 8)), (GEN5, 8), gbps=200.0)
+    assert outruns(machine.node()) == []
+
+
+def test_a_dpu_whose_slot_is_not_known() -> None:
+    """The inner link fits and the slot's cannot be read: an open question that names the bridge."""
+    machine = Machine()
+    card = trees.dpu(machine, machine.root_port(machine.host(0x10)))
+    upper = machine.parts[card].above.above  # type: ignore[union-attr]
+    assert upper is not None
+    machine.files(upper.address, current_link_width=b"0\n")
+    (told,) = outruns(machine.node())
+    assert isinstance(told, Unassessed)
+    assert upper.address in told.reason

@@ -11,7 +11,9 @@ from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE, BlockDevice, Platform, Port
 from gpu_topo.model.node import NIC, STORAGE, Device, Link, Node, Switch
+from tests import trees
 from tests.build import device, eight_gpus, link, node
+from tests.trees import GEN4, Machine
 
 TOP = "0000:11:00.0"
 
@@ -101,3 +103,27 @@ def test_a_switch_of_a_guest_is_emulated() -> None:
 def test_an_adapter_without_storage_shares_nothing() -> None:
     """No drives below, no finding."""
     assert asked(shared(drives=0)) == []
+
+
+def test_which_figure_of_the_uplink_is_meant() -> None:
+    """Beside what a degraded uplink carries stands what it could; a healthy one has one figure."""
+    half = link(16.0, 8, max_speed_gts=16.0)
+    (found,) = asked(shared(drives=4, uplink=half))
+    assert isinstance(found, Finding)
+    assert "as it runs, 31.5 GB/s at best" in found.summary
+    (found,) = asked(shared(drives=4, uplink=link(16.0, 16, max_speed_gts=16.0)))
+    assert isinstance(found, Finding)
+    assert "at best" not in found.summary
+
+
+def test_a_dpu_asks_for_no_more_than_its_slot_gives() -> None:
+    """Below a switch, what a card with inner bridges can bring is bounded by its slot."""
+    machine = Machine()
+    switch = machine.switch(machine.root_port(machine.host(0x10)))
+    trees.dpu(machine, machine.down(switch), (GEN4, 4))
+    machine.nvme(machine.down(switch))
+    node = machine.node()
+    (found,) = asked(node)
+    assert isinstance(found, Finding)
+    assert found.observed["nic_gbs"] == pytest.approx(7.877)
+    assert node.switches[switch].downstream_gbs == pytest.approx(63.015 + 7.877)  # at best: the slot could do x16

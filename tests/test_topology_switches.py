@@ -169,6 +169,18 @@ def test_idle_devices_count_with_what_they_can_carry() -> None:
     assert machine.node().switches[switch].oversubscription == 2.0
 
 
+def test_a_card_with_inner_bridges_counts_with_its_slot() -> None:
+    """A DPU or an AMD GPU in a x4 slot of a switch can carry x4, and the two devices of one card share its slot."""
+    machine = Machine()
+    switch = machine.switch(machine.root_port(machine.host()))
+    trees.navi(machine, machine.down(switch, (GEN4, 4)), (GEN4, 4))
+    assert machine.node().switches[switch].downstream_gbs == pytest.approx(7.877)
+    up = machine.bridge(machine.down(switch), trees.BLUEFIELD_BRIDGE, "upstream-port", (GEN4, 16))
+    for _ in range(2):
+        machine.nic(machine.bridge(up, trees.BLUEFIELD_BRIDGE, "downstream-port", (GEN4, 16)), most=(GEN4, 16))
+    assert machine.node().switches[switch].downstream_gbs == pytest.approx(7.877 + 31.508)
+
+
 def test_management_function_of_a_switch_carries_nothing() -> None:
     """The management endpoint inside a Broadcom switch is no storage and no load."""
     machine = Machine()

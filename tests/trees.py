@@ -493,11 +493,17 @@ def one_gpu() -> tuple[Machine, str]:
     return machine, machine.gpu(machine.root_port(machine.host(0x16)))
 
 
-def navi(machine: Machine, above: str, slot_link: Link = (GEN4, 16)) -> str:
+def navi(machine: Machine, above: str, slot_link: Link = (GEN4, 16), ids: Ids = RX_7900, **more: Any) -> str:
     """An AMD card with the two bridges that it has inside: the link of the upper one is the slot's."""
     up = machine.bridge(above, NAVI_UP, UPSTREAM_PORT, (GEN4, 16), link=slot_link)
     down = machine.bridge(up, NAVI_DOWN, DOWNSTREAM_PORT, (GEN4, 16))
-    return machine.gpu(down, RX_7900, most=(GEN4, 16), class_code=VGA_CLASS)
+    return machine.gpu(down, ids, most=(GEN4, 16), class_code=more.pop("class_code", VGA_CLASS), **more)
+
+
+def dpu(machine: Machine, above: str, slot_link: Link = (GEN5, 16), **more: Any) -> str:
+    """A BlueField with the two bridges that it has inside: its network function always shows x16."""
+    up = machine.bridge(above, BLUEFIELD_BRIDGE, UPSTREAM_PORT, (GEN5, 16), link=slot_link)
+    return machine.nic(machine.bridge(up, BLUEFIELD_BRIDGE, DOWNSTREAM_PORT, (GEN5, 16)), **more)
 
 
 def display(machine: Machine, host: str) -> str:

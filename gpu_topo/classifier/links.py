@@ -19,8 +19,10 @@ from gpu_topo.model.pci import DOWNSTREAM_PORT, ROOT_PORT, UPSTREAM_PORT
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
+from gpu_topo.topology.capacity import is_inner
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.roles import line_rate, role
+from gpu_topo.topology.roles import FABRIC, MANAGEMENT, line_rate, role
+from gpu_topo.topology.roles import STORAGE as FOR_STORAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ TRAINING = {
 }
 
 
+_ASIDE = "traffic through this adapter is slower; jobs wait for it only where their own data takes this way"
+_TO_STORAGE = "data loading and checkpoints through this adapter are slower"
 _LEAD_DOWN = (ROOT_PORT, DOWNSTREAM_PORT)
 
 
@@ -96,7 +100,7 @@ def is_chipset(device: Device) -> bool:
 
 def served(node: Node, device: Device) -> Device:
     """The device that a link is for: a bridge inside a card stands for that card's GPU or NIC, else itself."""
-    if device.kind != BRIDGE or device.part is None or not device.part.internal_bridge:
+    if device.kind != BRIDGE or not is_inner(device):
         return device
     below = lookup(node).below(device.address)
     return below[0] if len({slot_of(d.address) for d in below}) == 1 else device
@@ -171,7 +175,31 @@ def is_fast_nic(node: Node, device: Device) -> bool:
 
 def is_fabric_nic(node: Node, device: Device, roles: Mapping[str, str]) -> bool:
     """A NIC with a port that carries the job's traffic between nodes."""
-    return any(role(node, port, roles) == "fabric" for port in lookup(node).ports(device.address))
+    return any(role(node, port, roles) == FABRIC for port in lookup(node).ports(device.address))
+
+
+def impact(node: Node, device: Device, roles: Mapping[str, str]) -> str:
+    """What a slower link of a device does to a job; of an adapter, by what it is there for."""
+    if device.kind != NIC:
+        return TRAINING.get(device.kind, "this device is slower than it could be")
+    told = {role(node, port, roles) for port in lookup(node).ports(device.address)}
+    if FABRIC in told:
+        return TRAINING[NIC]
+    if FOR_STORAGE in told:
+        return _TO_STORAGE
+    return TRAINING[NIC] if is_fast_nic(node, device) and MANAGEMENT not in told else _ASIDE
+
+
+def no_expectation(own: Reading[int] | Reading[float], port: Reading[int] | Reading[float]) -> str:
+    """Which end of a link keeps its expectation open. own, port: the maxima of the device and of the port above."""
+    if known(own) is None and known(port) is None:
+        return "what the device and the port above can do is not known"
+    return f"the capability of the {'device itself' if known(own) is None else 'port above'} is not known"
+
+
+def at_a_maximum(now: float, own: Reading[int] | Reading[float], port: Reading[int] | Reading[float]) -> bool:
+    """Whether a link runs at the most that one of its ends can do, so that it is right whatever the other can."""
+    return any(most is not None and now >= most for most in (known(own), known(port)))
 
 
 def width_severity(node: Node, device: Device, roles: Mapping[str, str]) -> str:

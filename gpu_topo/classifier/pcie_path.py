@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from gpu_topo.classifier.links import (
-    TRAINING,
     called,
     gbs,
+    impact,
     is_chipset,
     is_fast_nic,
     is_nvme,
     lost,
     owners,
-    served,
     verify_link,
 )
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import INFO, LINK_PARTNERS, WARNING, Finding
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Device, Node
-from gpu_topo.topology.capacity import carries
+from gpu_topo.topology.capacity import card_carries, carries, is_inner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     for device, _, reason in owners(node):
         if reason is not None or (device.bottleneck is None and len(device.path) < 3) or not _wants(node, device):
             continue
-        own = carries(node, device)
+        own = card_carries(node, device)
         if own is None or device.address.rsplit(".", 1)[1] != "0":
             continue
         found = _narrowest(node, device, own)
@@ -48,8 +47,7 @@ def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             f"{called(device)} can carry {gbs(own)}, but the link of {called(step)} on its way to the processor "
             f"carries {gbs(rate)}",
             LINK_PARTNERS,
-            TRAINING.get(device.kind, "this device is slower than it could be")
-            + ", for traffic that leaves its switch",
+            impact(node, device, policy.roles) + ", for traffic that leaves its switch",
             (
                 f"look at the link of {step.address}: gpu-topo inspect shows whether it is degraded or built so",
                 "move the device, or what it shares the link with, to another switch or root port",
@@ -68,17 +66,20 @@ def _wants(node: Node, device: Device) -> bool:
 
 
 def _narrowest(node: Node, device: Device, own: float) -> tuple[Device, float] | None:
-    """The narrowest link above a device that is narrower than its own, with what it carries."""
+    """The narrowest link above a card that is narrower than its own, with what it carries. Of equals the topmost.
+
+    The bridges of the card itself are not above it: what its slot gives is its own.
+    """
     worst: tuple[Device, float] | None = None
-    for address in device.path[:-1]:
+    inside = True
+    for address in reversed(device.path[:-1]):
         step = node.devices.get(address)
-        if step is None or step.link is None or step.link.port is None:
+        inside = inside and step is not None and is_inner(step)
+        if inside or step is None or step.link is None or step.link.port is None:
             continue
         rate = carries(node, step)
-        if rate is None or rate >= own - 1e-6 or (worst is not None and rate >= worst[1]) or is_chipset(step):
+        if rate is None or rate >= own - 1e-6 or (worst is not None and rate > worst[1]) or is_chipset(step):
             continue
-        if served(node, step) is not step and device.kind not in (GPU, ACCELERATOR):
-            continue  # a DPU's own inner bridges
         worst = (step, rate)
     return worst
 
@@ -90,12 +91,13 @@ def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
         if ratio is None or uplink is None or ratio <= _ROUNDING or switch.id in node.hidden_links:
             continue
         rate = uplink.expected_gbs or uplink.gbs
+        runs_at = f", {gbs(uplink.gbs)} as it runs" if uplink.gbs is not None and uplink.gbs != rate else ""
         yield Finding(
             OVERSUBSCRIBED,
             INFO,
             switch.id,
             f"{ratio:.1f}:1 on {switch.name or 'the switch'} at {switch.id}: {len(switch.downstream)} devices that can "
-            f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(rate)}",
+            f"carry {gbs(switch.downstream_gbs)} share an uplink that can carry {gbs(rate)}{runs_at}",
             LINK_PARTNERS,
             "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of "
             "all devices together cannot exceed the uplink",
@@ -112,9 +114,10 @@ RULES = (
         PATH,
         (WARNING,),
         "a link further up is narrower than the device's own",
-        "for GPUs, accelerators, NVMe and NICs of 10 Gb/s and more: the link of every bridge up to the processor, at "
-        "the speed that it reaches under load",
-        "links inside a chipset, in virtual machines, and where a GPU's idleness explains the speed of its own bridge",
+        "for GPUs, accelerators, NVMe and NICs of 10 Gb/s and more: the link of every bridge between the card and the "
+        "processor, at the speed that it reaches under load, against what the card gets in its slot",
+        "links inside a chipset, in virtual machines, and where a GPU's idleness explains the speed of its own bridge; "
+        "a card's own bridges (AMD's GPUs, DPUs): their link to the slot is judged as the card's",
         ("move the device to another root port, or accept it as designed: gpu-topo baseline accept",),
         ("nokyan/resources#512, ilya-zlobintsev/LACT#334 (AMD's inner x16 hides the slot), scitix/sichek#122",),
         judge_path,

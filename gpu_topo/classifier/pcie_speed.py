@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from gpu_topo.classifier.links import (
     MATTERS,
-    TRAINING,
+    at_a_maximum,
     called,
     gbs,
+    impact,
     is_chipset,
     lost,
+    no_expectation,
     not_judged,
     owners,
     served,
@@ -43,17 +45,30 @@ SPEED = "pcie-speed-degraded"
 
 _IDLE_FROM = 5  # P5 and higher numbers: P-states that only an idle GPU takes
 _BUSY_TO = 2  # P0 to P2: full clocks
-_LOAD = (
-    "put load on the GPU and look again: gpu-topo inspect --samples 5, or "
-    "nvidia-smi --query-gpu=pci.bus_id,pstate,utilization.gpu,pcie.link.gen.current,pcie.link.width.current "
-    "--format=csv -l 1"
-)
+_NVIDIA, _AMD = 0x10DE, 0x1002
 _REMEDY = (
     "look for errors that made the link fall back: gpu-topo rules pcie-errors, dmesg | grep -iE 'AER|pcieport'",
     "check the board's firmware settings for a forced link generation, and the port's target speed (LnkCtl2)",
     "drain the node and power-cycle it; the link trains anew",
     "reseat the card, its riser or cable; swap slots to tell card from slot",
 )
+
+
+def _look(device: Device, gpu: Gpu) -> str:
+    """How to see the load of a GPU and the speed of its link, at `device`, together."""
+    vendor = gpu.vendor_id
+    speed = f"/sys/bus/pci/devices/{device.address}/current_link_speed"
+    if vendor == _AMD:
+        # Documented in the kernel's guide to amdgpu (driver thermal and power management).
+        how = f"grep . /sys/bus/pci/devices/{gpu.address}/gpu_busy_percent {speed}"
+    elif vendor in (_NVIDIA, None):
+        how = (
+            "gpu-topo inspect --samples 5, or nvidia-smi --query-gpu=pci.bus_id,pstate,utilization.gpu,"
+            "pcie.link.gen.current,pcie.link.width.current --format=csv -l 1"
+        )
+    else:
+        how = f"cat {speed}"
+    return f"put load on the GPU and look again: {how}"
 
 
 class _Verdict(NamedTuple):
@@ -84,12 +99,12 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             continue
         gpu = gpu_of(node, device)
         if link.expected_speed_gts is None:
-            yield from _port_unseen(device, gpu, speed, past)
+            yield from _end_unseen(device, gpu, speed, past)
             continue
         if speed >= link.expected_speed_gts:
             continue
         if gpu is None:
-            yield _finding(node, device, speed, _Verdict(WARNING), None)
+            yield _finding(node, device, speed, _Verdict(WARNING), None, policy)
             continue
         samples = _samples(gpu, past)
         seen = [s.speed_gts for s in samples if s.speed_gts is not None and device.address == gpu.address]
@@ -97,9 +112,9 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             continue  # it was seen at full speed: what is low now is idleness
         verdict = weigh(node, gpu, samples, link.expected_speed_gts)
         if verdict.severity is not None:
-            yield _finding(node, device, speed, verdict, gpu)
+            yield _finding(node, device, speed, verdict, gpu, policy)
         elif verdict.unassessed is not None:
-            yield Unassessed(SPEED, device.address, verdict.unassessed, CAUSE_LOAD)
+            yield Unassessed(SPEED, device.address, f"{verdict.unassessed}; {_look(device, gpu)}", CAUSE_LOAD)
     yield from _without_link(node)
 
 
@@ -123,7 +138,9 @@ def weigh(node: Node, gpu: Gpu, samples: Sequence[LinkSample], expected: float) 
     last = told[-1] if told else None
     if last is not None and ((last.pstate or 0) >= _IDLE_FROM or last.utilization == 0):
         return _Verdict()
-    return _Verdict(unassessed=f"the load is not known, and an idle GPU lowers its link speed; {_LOAD}")
+    if last is not None and last.utilization:
+        return _Verdict(unassessed="it was at work in one sample only, and an idle GPU lowers its link speed")
+    return _Verdict(unassessed="the load is not known, and an idle GPU lowers its link speed")
 
 
 def _twins_at_full_speed(node: Node, gpu: Gpu) -> bool:
@@ -141,22 +158,22 @@ def _twins_at_full_speed(node: Node, gpu: Gpu) -> bool:
     return False
 
 
-def _port_unseen(device: Device, gpu: Gpu | None, speed: float, past: Past) -> Iterator[Unassessed]:
-    """With the port unknown only a link at the device's own maximum is known to be right."""
+def _end_unseen(device: Device, gpu: Gpu | None, speed: float, past: Past) -> Iterator[Unassessed]:
+    """With one end unknown only a link at the most that the other can do is known to be right."""
     link = device.link
     assert link is not None
-    most = known(link.max_speed_gts)
-    if device.kind not in MATTERS or (most is not None and speed >= most):
+    ends = link.max_speed_gts, link.port_max_speed_gts
+    if device.kind not in MATTERS or at_a_maximum(speed, *ends):
         return
     if gpu is not None and gpu.samples:
         last = [s for s in _samples(gpu, past) if s.pstate is not None or s.utilization is not None]
         if last and ((last[-1].pstate or 0) >= _IDLE_FROM or last[-1].utilization == 0):
             return
+    reason = no_expectation(*ends)
     if gpu is not None:
-        reason = "neither the load nor the capability of the port above is known; " + _LOAD
-        yield Unassessed(SPEED, device.address, reason, CAUSE_LOAD)
+        yield Unassessed(SPEED, device.address, f"{reason}, nor is the load; {_look(device, gpu)}", CAUSE_LOAD)
     else:
-        yield Unassessed(SPEED, device.address, "the capability of the port above is not known", CAUSE_NOT_RECORDED)
+        yield Unassessed(SPEED, device.address, reason, CAUSE_NOT_RECORDED)
 
 
 def _without_link(node: Node) -> Iterator[Unassessed]:
@@ -168,14 +185,14 @@ def _without_link(node: Node) -> Iterator[Unassessed]:
             yield Unassessed(SPEED, device.address, *reason)
 
 
-def _finding(node: Node, device: Device, speed: float, verdict: _Verdict, gpu: Gpu | None) -> Finding:
+def _finding(node: Node, device: Device, speed: float, verdict: _Verdict, gpu: Gpu | None, policy: Policy) -> Finding:
     link = device.link
     assert link is not None and verdict.severity is not None
     width = known(link.width)
     now, full = pcie_gbs(speed, width), pcie_gbs(link.expected_speed_gts, width)
     target = served(node, device)
     because = f" ({verdict.evidence})" if verdict.evidence else ""
-    confirm = (_LOAD,) if verdict.severity == INFO else ()
+    confirm = (_look(device, gpu),) if verdict.severity == INFO and gpu is not None else ()
     return Finding(
         SPEED,
         verdict.severity,
@@ -183,7 +200,7 @@ def _finding(node: Node, device: Device, speed: float, verdict: _Verdict, gpu: G
         f"{called(target)} runs {describe_link(speed, width)} where both ends can do "
         f"{describe_link(link.expected_speed_gts, width)}: {gbs(now)} instead of {gbs(full)} per direction{because}",
         verdict.basis,
-        TRAINING.get(target.kind, "this device is slower than it could be"),
+        impact(node, target, policy.roles),
         confirm + _REMEDY,
         verify_link(device),
         related=tuple(a for a in (link.port,) if a),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from gpu_topo.classifier.links import (
     MATTERS,
     TRAINING,
+    at_a_maximum,
     called,
     gbs,
+    impact,
     is_chipset,
     line_rate_gbs,
     lost,
+    no_expectation,
     not_judged,
     owners,
     running,
@@ -31,9 +34,10 @@ from gpu_topo.model.finding import (
     Unassessed,
 )
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Gpu, Node
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, STORAGE, Device, Gpu, Link, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import describe_link, pcie_gbs
+from gpu_topo.topology.capacity import card_links, is_inner
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
@@ -44,6 +48,16 @@ WIDTH = "pcie-width-degraded"
 UNEXPLAINED = "pcie-link-unexplained"
 SLOT = "pcie-slot-limited"
 
+_VGA, _3D_CONTROLLER = 0x0300, 0x0302  # PCI Code and ID Assignment Specification, base class 03
+_LEAVE = (
+    "leave it: what is on the board is often wired narrow, and nothing is lost",
+    "accept it as designed: gpu-topo baseline accept",
+)
+_MOVE = (
+    "check in the board's manual whether this slot shares lanes with another (bifurcation, M.2), and free it",
+    "move the card to a wider slot, if there is one",
+    "accept it as designed: gpu-topo baseline accept",
+)
 _RESEAT = (
     "look for the link being retrained or for AER messages: dmesg | grep -iE 'pcieport|AER|link'",
     "drain the node and power-cycle it (a warm reboot does not always retrain a link)",
@@ -69,11 +83,9 @@ def judge_width(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
                 yield Unassessed(WIDTH, device.address, *why_unknown(link.width, "link width"))
             continue
         if link.expected_width is None:
-            most = known(link.max_width)
-            if device.kind in MATTERS and (most is None or width < most):
-                yield Unassessed(
-                    WIDTH, device.address, "the capability of the port above is not known", CAUSE_NOT_RECORDED
-                )
+            ends = link.max_width, link.port_max_width
+            if device.kind in MATTERS and not at_a_maximum(width, *ends):
+                yield Unassessed(WIDTH, device.address, no_expectation(*ends), CAUSE_NOT_RECORDED)
         elif width < link.expected_width:
             yield _degraded(node, device, width, link.expected_width, policy)
     yield from _without_link(node)
@@ -92,7 +104,7 @@ def _degraded(node: Node, device: Device, width: int, expected: int, policy: Pol
         device.address,
         f"{called(target)} runs x{width} of x{expected}: {gbs(now)} instead of {gbs(full)} per direction",
         LINK_PARTNERS,
-        TRAINING.get(target.kind, "this device is slower than it could be"),
+        impact(node, target, policy.roles),
         _RESEAT,
         verify_link(device),
         related=tuple(a for a in (link.port,) if a),
@@ -159,17 +171,18 @@ def judge_unexplained(node: Node, past: Past, policy: Policy) -> Iterator[Conclu
         width, most = known(link.width), known(link.max_width)
         if link.expected_width is None and width is not None and most is not None and width < most:
             worst = width_severity(node, device, policy.roles)
-            yield _unexplained(device, f"x{width} of x{most}", WARNING if worst == CRITICAL else worst)
+            severity = WARNING if worst == CRITICAL else worst
+            yield _unexplained(node, device, f"x{width} of x{most}", severity, policy)
             continue
         speed, fastest = known(link.speed_gts), known(link.max_speed_gts)
         # A GPU's speed follows its load, which pcie-speed-degraded judges.
         if device.kind in (GPU, ACCELERATOR) or link.expected_speed_gts is not None:
             continue
         if speed is not None and fastest is not None and speed < fastest:
-            yield _unexplained(device, f"{speed:g} of {fastest:g} GT/s", INFO)
+            yield _unexplained(node, device, f"{speed:g} of {fastest:g} GT/s", INFO, policy)
 
 
-def _unexplained(device: Device, what: str, severity: str) -> Finding:
+def _unexplained(node: Node, device: Device, what: str, severity: str, policy: Policy) -> Finding:
     link = device.link
     assert link is not None
     most = pcie_gbs(known(link.max_speed_gts), known(link.max_width))
@@ -179,7 +192,7 @@ def _unexplained(device: Device, what: str, severity: str) -> Finding:
         device.address,
         f"{called(device)} runs {running(device)}, {what}, and what the port above can do is not known",
         LINK_PARTNERS,
-        TRAINING[device.kind] + ", if it is a fault and not the slot",
+        impact(node, device, policy.roles) + ", if it is a fault and not the slot",
         (
             "record the port too: run gpu-topo inspect on the machine, or lspci -vvv of everything as root",
             "compare with a machine of the same model",
@@ -198,41 +211,59 @@ def judge_slot(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         uplink = device.kind == BRIDGE and (device.switch == device.address or target is not device)
         if link is None or reason is not None or not (device.kind in MATTERS or uplink) or is_chipset(device):
             continue
-        lanes, port_lanes = known(link.max_width), known(link.port_max_width)
-        speed, port_speed = known(link.max_speed_gts), known(link.port_max_speed_gts)
+        port = node.devices.get(link.port or "")
+        if port is not None and is_inner(port):
+            continue  # an inner link of a card: nobody can plug it elsewhere
+        end, own = _card_can(node, target, device)
+        assert end.link is not None
+        lanes, port_lanes = known(end.link.max_width), known(link.port_max_width)
+        speed, port_speed = known(end.link.max_speed_gts), known(link.port_max_speed_gts)
         fewer = lanes is not None and port_lanes is not None and port_lanes < lanes
         slower = speed is not None and port_speed is not None and port_speed < speed
-        if fewer or slower:
-            yield _limited(node, device, fewer)
+        fits = own is not None and link.expected_gbs is not None and link.expected_gbs >= own
+        if (fewer or slower) and not fits:
+            yield _limited(node, device, end.link, own, fewer, policy)
 
 
-def _limited(node: Node, device: Device, fewer: bool) -> Finding:
+def _card_can(node: Node, target: Device, device: Device) -> tuple[Device, float | None]:
+    """What a card can do at most: the narrowest of its own links as built, and its GB/s."""
+    ends = [d for d in card_links(node.devices, target) if d.link is not None]
+    rates = [(most, d) for d in ends if d.link and (most := _most_gbs(d.link)) is not None]
+    if len(rates) < len(ends):
+        return device, None
+    most, end = min(rates, key=lambda rate: rate[0], default=(None, device))
+    return end, most
+
+
+def _most_gbs(link: Link) -> float | None:
+    return pcie_gbs(known(link.max_speed_gts), known(link.max_width))
+
+
+def _limited(node: Node, device: Device, card: Link, own: float | None, fewer: bool, policy: Policy) -> Finding:
+    """card: the link whose maxima are the card's own, of `own` GB/s."""
     link = device.link
     assert link is not None
     target = served(node, device)
-    can = describe_link(known(link.max_speed_gts), known(link.max_width))
+    can = describe_link(known(card.max_speed_gts), known(card.max_width))
     port_width = known(link.port_max_width)
     port = describe_link(known(link.port_max_speed_gts), port_width)
-    own = pcie_gbs(known(link.max_speed_gts), known(link.max_width))
     rate = line_rate_gbs(node, target) if target.kind == NIC else None
     unfit = rate is not None and link.expected_gbs is not None and rate > link.expected_gbs
-    compute = (target.function.class_code or 0) >> 8 == 0x0302 or target.kind == ACCELERATOR
+    enough = rate is not None and link.expected_gbs is not None and not unfit
     narrow = target.kind == GPU and fewer and port_width is not None and port_width <= 4
     return Finding(
         SLOT,
-        WARNING if (compute and fewer) or narrow or unfit else INFO,
+        WARNING if (_is_compute(target) and fewer) or narrow or unfit else INFO,
         device.address,
         f"{called(target)} can do {can}, {slot_words(node, device)} only {port}"
         + (f"; its line rate of {gbs(rate)} does not fit" if unfit else ""),
         LINK_PARTNERS,
-        TRAINING.get(target.kind, "this device is slower than it could be")
+        f"none: its line rate of {gbs(rate)} fits"
+        if enough
+        else impact(node, target, policy.roles)
         if fewer or unfit
         else "none beyond the slot's generation: the machine was built this way",
-        (
-            "check in the board's manual whether this slot shares lanes with another (bifurcation, M.2), and free it",
-            "move the card to a wider slot, if there is one",
-            "accept it as designed: gpu-topo baseline accept",
-        ),
+        _LEAVE if enough else _MOVE,
         verify_link(device),
         related=tuple(a for a in (link.port,) if a),
         observed={
@@ -240,9 +271,19 @@ def _limited(node: Node, device: Device, fewer: bool) -> Finding:
             "port_max_width": port_width,
             "gbs": link.expected_gbs,
         },
-        expected={"max_speed_gts": known(link.max_speed_gts), "max_width": known(link.max_width), "gbs": own},
+        expected={"max_speed_gts": known(card.max_speed_gts), "max_width": known(card.max_width), "gbs": own},
         lost_gbs=lost(link.expected_gbs, own),
     )
+
+
+def _is_compute(device: Device) -> bool:
+    """A data-centre GPU or an accelerator. NVIDIA's say so by their class (3D controller); AMD's are of other classes
+    that no monitor hangs from, and the catalogue knows them."""
+    display = (device.function.class_code or 0) >> 8
+    if device.kind == ACCELERATOR or display == _3D_CONTROLLER:
+        return True
+    sold = device.part.market if device.part is not None else ""
+    return device.kind == GPU and display != _VGA and "datacenter" in sold
 
 
 _SOURCES = (
@@ -257,7 +298,8 @@ RULES = (
         "a PCIe link has fewer lanes than both of its ends can do",
         "the width in use against the smaller of the device's and the port's maximum; in a virtual machine the width "
         "that the driver shows against GPUs of the same model",
-        "the port's capability is not known, the device sleeps or is integrated, links inside a chipset, host links "
+        "the link is as wide as one of its ends can do, whatever the other can; the capability of either end is not "
+        "known (unassessed); the device sleeps or is integrated, links inside a chipset, host links "
         "that are chip-to-chip, registers that a hypervisor emulates",
         _RESEAT,
         _SOURCES,
@@ -279,8 +321,9 @@ RULES = (
         SLOT,
         (WARNING, INFO),
         "the device could do more than the port above it",
-        "the device's maximum against the port's maximum, lanes and generation; a NIC's line rate against the link",
-        "the port can do what the device can; in virtual machines and inside chipsets",
+        "what a card can do (of one with bridges of its own the narrowest of its links, inner ones included) against "
+        "the port of its slot, lanes and generation; a NIC's line rate against the link",
+        "the port can do what the card can; inside cards and chipsets, and in virtual machines",
         ("move the card to a wider slot, or accept it as designed: gpu-topo baseline accept",),
         ("scitix/sichek#122, open-mpi/hwloc#653, NVIDIA/open-gpu-kernel-modules#731",),
         judge_slot,

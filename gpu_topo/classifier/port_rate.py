@@ -35,6 +35,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.topology.capacity import card_links, carries
 from gpu_topo.topology.roles import line_rate
 
 TYPE_CHECKING = False
@@ -199,8 +200,8 @@ def judge_outruns(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
     for item in judged(node, policy):
         if not item.up:
             continue
-        rate = line_rate(node, item.port)
-        if rate is None:
+        line = line_rate(node, item.port)
+        if line is None:
             yield Unassessed(OUTRUNS, item.name, *unread(item.port.rate_gbps, "rate of the port"))
             continue
         address = known(item.port.address)
@@ -213,15 +214,23 @@ def judge_outruns(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
         if hidden is not None:
             yield Unassessed(OUTRUNS, item.name, *hidden)
             continue
-        link = device.link
-        if link is None or link.gbs is None:
-            missing = known(link.width) if link is not None else None
-            reading = None if link is None else link.speed_gts if missing is not None else link.width
-            yield Unassessed(OUTRUNS, item.name, *why_unknown(reading, "PCIe link of its function"))
+        # A DPU's inner links are wide whatever its slot gives: all links of the card count. What is above the slot is
+        # shared, and pcie-path-bottleneck judges it.
+        rates = [(end, carries(node, end)) for end in card_links(node.devices, device)]
+        gbs = min((rate for _, rate in rates if rate is not None), default=None)
+        need = _payload_gbs(item, line)
+        if gbs is not None and need > gbs / _TOLERANCE:
+            narrowest = next(end for end, rate in rates if rate == gbs)
+            yield _outrun(item, device, narrowest, line, need, gbs)
             continue
-        need = _payload_gbs(item, rate)
-        if need > link.gbs / _TOLERANCE:
-            yield _outrun(item, device, rate, need, link.gbs)
+        for end, rate in rates:
+            if rate is None:
+                link = end.link
+                missing = known(link.width) if link is not None else None
+                reading = None if link is None else link.speed_gts if missing is not None else link.width
+                whose = "function" if end is device else f"card at {end.address}"
+                yield Unassessed(OUTRUNS, item.name, *why_unknown(reading, f"PCIe link of its {whose}"))
+                break
 
 
 def _hidden(node: Node, device: Device) -> tuple[str, str] | None:
@@ -239,13 +248,14 @@ def _payload_gbs(item: Judged, gbps: float) -> float:
     return gbps * share / 8
 
 
-def _outrun(item: Judged, device: Device, rate: float, need: float, carries: float) -> Finding:
+def _outrun(item: Judged, device: Device, end: Device, rate: float, need: float, gbs: float) -> Finding:
+    """end: the lower end of the link of `device`'s card that is too narrow, usually the device itself."""
     return Finding(
         OUTRUNS,
         WARNING,
         item.name,
-        f"port {item.name} brings {need:.1f} GB/s ({rate:g} Gb/s), its PCIe link carries {carries:.1f} GB/s "
-        f"({running(device)})",
+        f"port {item.name} brings {need:.1f} GB/s ({rate:g} Gb/s), its PCIe link carries {gbs:.1f} GB/s "
+        f"({running(end)})",
         LINK_PARTNERS,
         f"the port never reaches its line rate, and other nodes wait; {COLLECTIVES}",
         (
@@ -253,12 +263,12 @@ def _outrun(item: Judged, device: Device, rate: float, need: float, carries: flo
             "move the card to a slot with the lanes and the generation that it has",
             "accept it where the port was never meant to run at its line rate",
         ),
-        f"lspci -s {device.address} -vv | grep LnkSta: ; cat /sys/class/infiniband/{item.port.device}/ports/"
+        f"lspci -s {end.address} -vv | grep LnkSta: ; cat /sys/class/infiniband/{item.port.device}/ports/"
         f"{item.port.port}/rate",
-        related=(device.address,),
-        observed={"pcie_gbs": round(carries, 3), "pcie_link": running(device)},
+        related=(device.address,) if end is device else (device.address, end.address),
+        observed={"pcie_gbs": round(gbs, 3), "pcie_link": running(end)},
         expected={"port_gbs": round(need, 3), "rate_gbps": rate, "board": board(item)},
-        lost_gbs=round(need - carries, 3),
+        lost_gbs=round(need - gbs, 3),
     )
 
 
@@ -285,7 +295,8 @@ RULES = (
         OUTRUNS,
         (WARNING,),
         "an RDMA port is faster than the PCIe link behind it",
-        "line rate of ports that are up against the PCIe link of their own function, both per direction",
+        "line rate of ports that are up against the PCIe link of their own card, both per direction: of a card with "
+        "bridges of its own (DPUs) the narrowest of its links, so the one in the slot too",
         "the rate fits, the port is down, or link values are hidden (virtual machine) or not recorded",
         ("move the card to a slot with the lanes and the generation that it has",),
         ("PCI Express Base Specification (line coding)", "scitix/sichek#122"),

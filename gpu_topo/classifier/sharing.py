@@ -9,9 +9,10 @@ from gpu_topo.model.address import slot_of
 from gpu_topo.model.finding import CAUSE_NOT_RECORDED, CAUSE_VM, INFO, LINK_PARTNERS, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
-from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node, Switch
+from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Link, Node, Switch
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import describe_link
+from gpu_topo.topology.capacity import card_carries
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
@@ -41,16 +42,33 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             yield _across(node, switch, adapters, drives)
 
 
-def _capacity(devices: Sequence[Device]) -> float | None:
-    """What the links of devices carry together, GB/s: the functions of one device share one. None where one is
+def _capacity(node: Node, devices: Sequence[Device]) -> float | None:
+    """What cards carry together, GB/s, each once: the functions of one device share its links. None where one is
     unknown."""
-    links = {slot_of(d.address): d.link for d in devices}
-    rates = [_carries(link.gbs, link.expected_gbs) if link and link.trusted else None for link in links.values()]
+    cards = {slot_of(device.address): device for device in devices}
+    rates = [_card(node, device) for device in cards.values()]
     return None if None in rates else sum(rate for rate in rates if rate is not None)
+
+
+def _card(node: Node, device: Device) -> float | None:
+    """The card's own links as they run, else, where a recording lacks that, as built."""
+    link = device.link
+    if link is None or not link.trusted:
+        return None
+    return link.expected_gbs if link.gbs is None else card_carries(node, device)
 
 
 def _carries(now: float | None, expected: float | None) -> float | None:
     return now if now is not None else expected
+
+
+def _as_it_runs(uplink: Link | None) -> str:
+    """'31.5 GB/s', '15.8 GB/s as it runs, 31.5 GB/s at best'."""
+    now = uplink.gbs if uplink else None
+    best = uplink.expected_gbs if uplink else None
+    if now is None or best is None or now == best:
+        return gbs(_carries(now, best))
+    return f"{gbs(now)} as it runs, {gbs(best)} at best"
 
 
 def _demand(node: Node, adapters: Sequence[Device]) -> float | None:
@@ -61,7 +79,7 @@ def _demand(node: Node, adapters: Sequence[Device]) -> float | None:
         cards.setdefault(slot_of(device.address), []).append(device)
     for functions in cards.values():
         rates = [line_rate_gbs(node, device) for device in functions]
-        link = _capacity(functions[:1])
+        link = _capacity(node, functions[:1])
         line = sum(rate for rate in rates if rate is not None) if None not in rates else None
         known_bounds = [value for value in (line, link) if value is not None]
         if not known_bounds:
@@ -96,7 +114,7 @@ def _inside(
     node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequence[Device], gpus: Sequence[Device]
 ) -> Finding:
     """GPUs hang below the same switch: RDMA between them and the adapters stays inside it."""
-    need, asked = _demand(node, adapters), _capacity(drives)
+    need, asked = _demand(node, adapters), _capacity(node, drives)
     uplink = switch.uplink
     carries = _carries(uplink.gbs, uplink.expected_gbs) if uplink else None
     too = f"{len(gpus)} GPUs hang" if len(gpus) > 1 else "a GPU hangs"
@@ -105,7 +123,7 @@ def _inside(
         INFO,
         switch.id,
         f"{_who(node, switch, adapters, drives)}; {too} there too, so RDMA stays inside the switch and only storage "
-        f"({gbs(asked)}) crosses the uplink ({gbs(carries)})",
+        f"({gbs(asked)}) crosses the uplink ({_as_it_runs(uplink)})",
         LINK_PARTNERS,
         "none for traffic between GPUs and adapters; data loading shares the uplink with host copies",
         ("leave it: servers are built this way on purpose",),
@@ -122,7 +140,7 @@ def _inside(
 
 def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequence[Device]) -> Conclusion:
     """No GPU hangs there: all traffic of adapters and storage has to cross the uplink."""
-    need, asked = _demand(node, adapters), _capacity(drives)
+    need, asked = _demand(node, adapters), _capacity(node, drives)
     uplink = switch.uplink
     carries = _carries(uplink.gbs, uplink.expected_gbs) if uplink and uplink.trusted else None
     if need is None or asked is None or carries is None:
@@ -132,7 +150,11 @@ def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequ
     fast = [device for device in adapters if is_fast_nic(node, device)]
     over = bool(fast) and need + asked > carries * _ROOM
     link = describe_link(known(uplink.speed_gts), known(uplink.width)) if uplink else "?"
-    sums = f"{need:.1f} + {asked:.1f} = {need + asked:.1f} GB/s below, {carries:.1f} GB/s ({link}) above"
+    best = uplink.expected_gbs if uplink else None
+    whole = f", {gbs(best)} at best" if best is not None and carries < best else ""
+    sums = (
+        f"{need:.1f} + {asked:.1f} = {need + asked:.1f} GB/s below, {carries:.1f} GB/s ({link} as it runs{whole}) above"
+    )
     return Finding(
         SHARES,
         WARNING if over else INFO,

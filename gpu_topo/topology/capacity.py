@@ -1,4 +1,8 @@
-"""What a link carries when it is asked to: a GPU that idles lowers its link's speed, which makes no path narrower."""
+"""What links carry when they are asked to, and which of them are a card's own.
+
+A GPU that idles lowers its link's speed, which makes no path narrower. A card with a switch of its own (AMD's GPUs,
+BlueField and other DPUs) shows an inner link that is always wide; what the card gets is the link in the slot.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,30 @@ from gpu_topo.model.node import BRIDGE, Device, Gpu, Link, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import pcie_gbs
 from gpu_topo.topology.lookup import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def is_inner(device: Device) -> bool:
+    """Whether a bridge is part of a card: no slot is below it."""
+    return device.part is not None and device.part.internal_bridge
+
+
+def card_links(devices: Mapping[str, Device], device: Device) -> Sequence[Device]:
+    """The lower ends of the links that are a card's own: the device and the bridges of its card, the slot's link last.
+
+    For a device without bridges of its own that is the device alone.
+    """
+    ends = [device]
+    for address in reversed(device.path[:-1]):
+        step = devices.get(address)
+        if step is None or not is_inner(step):
+            break
+        if step.link is not None and step.link.port is not None:  # else it leads down: a link belongs to its lower end
+            ends.append(step)
+    return ends
 
 
 def gpu_of(node: Node, device: Device) -> Gpu | None:
@@ -36,6 +64,17 @@ def carries(node: Node, device: Device) -> float | None:
     if device.address not in found:
         found[device.address] = _carries(node, device, link)
     return found[device.address]
+
+
+def card_carries(node: Node, device: Device) -> float | None:
+    """GB/s per direction that a card gets under load: the narrowest of its own links, None where one is not known."""
+    rate = carries(node, device)
+    for step in card_links(node.devices, device)[1:]:
+        outer = carries(node, step)
+        if rate is None or outer is None:
+            return None
+        rate = min(rate, outer)
+    return rate
 
 
 def _carries(node: Node, device: Device, link: Link) -> float | None:

@@ -9,7 +9,7 @@ from gpu_topo.model.pci import UPSTREAM_PORT
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
 from gpu_topo.topology.bonds import Bonds, bonds
-from gpu_topo.topology.capacity import carries
+from gpu_topo.topology.capacity import carries, is_inner
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.tree import common_steps, is_complete, root_bus
 
@@ -71,7 +71,7 @@ class Router:
         if chain is None:
             devices = self.node.devices
             path = devices[address].path
-            chain = tuple([s for s in path if s not in devices or not _internal(devices[s])])
+            chain = tuple([s for s in path if s not in devices or not is_inner(devices[s])])
             self._lanes[address] = chain
         return chain
 
@@ -188,10 +188,6 @@ class Router:
         if device is None or link is None or (link.port is None and not is_end):
             return _ENDLESS
         return carries(self.node, device)
-
-
-def _internal(device: Device) -> bool:
-    return device.part is not None and device.part.internal_bridge
 
 
 _last: Router | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.node import BRIDGE, Device, Part, Switch
 from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, Function
+from gpu_topo.topology.capacity import card_links
 from gpu_topo.topology.tree import parent_of, port_type
 
 TYPE_CHECKING = False
@@ -132,8 +133,10 @@ def build(devices: Mapping[str, Device], chips: Mapping[str, str]) -> dict[str, 
 
 
 def _downstream_gbs(devices: Mapping[str, Device], below: list[Device]) -> float | None:
-    """What everything below can carry together, GB/s: each link once (the functions of one device share it)."""
+    """What everything below can carry together, GB/s: each link once (the functions of one device share it), and a
+    card with bridges of its own no more than its slot, however much is on it."""
     total = 0.0
+    cards: dict[str, float] = {}  # the topmost bridge of a card -> what hangs from it
     seen = set()
     for device in below:
         slot = slot_of(device.address)
@@ -144,13 +147,22 @@ def _downstream_gbs(devices: Mapping[str, Device], below: list[Device]) -> float
             continue
         # Where a recording leaves a device's own link out, the port above it shows the same link.
         port = devices.get(device.path[-2]) if len(device.path) > 1 else None
-        gbs = _carries(device) or (_carries(port) if port is not None else None)
-        if gbs:
-            seen.add(slot)
+        gbs = _at_best(device) or (_at_best(port) if port is not None else None)
+        if not gbs:
+            continue
+        seen.add(slot)
+        ends = card_links(devices, device)
+        if len(ends) == 1:
             total += gbs
+            continue
+        for step in ends[1:]:
+            gbs = min(gbs, _at_best(step) or gbs)
+        top = ends[-1].address
+        cards[top] = cards.get(top, 0.0) + gbs
+    total += sum(min(gbs, _at_best(devices[top]) or gbs) for top, gbs in cards.items())
     return round(total, 3) if seen else None
 
 
-def _carries(device: Device) -> float | None:
+def _at_best(device: Device) -> float | None:
     link = device.link
     return None if link is None else link.expected_gbs or link.gbs
