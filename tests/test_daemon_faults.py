@@ -22,7 +22,8 @@ from gpu_topo.agent.state import State, StateFile
 from gpu_topo.agent.watch import Memory, Settings, boot_clock, look
 from gpu_topo.model.finding import CRITICAL
 from gpu_topo.source import Live, Refusal
-from gpu_topo.source.kept import Kept, KeptDir
+from gpu_topo.source.kept import Kept
+from gpu_topo.source.kept_dir import KeptDir
 from tests.lab.hgx import Hgx
 from tests.lab.processes import Process, free_port, get, until
 
