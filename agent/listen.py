@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gpu_topo.agent.config_values import Listen
 
@@ -33,33 +34,34 @@ def listeners(address: Listen) -> Iterator[socket.socket]:
         raise ListenError(f"cannot listen on {address}: {error.strerror or error}{hint}") from None
 
 
-def _open_tcp(family: int, where: object, dual: bool = False) -> socket.socket:
+@contextmanager
+def _listening(family: int) -> Iterator[socket.socket]:
+    """A socket to bind, which listens afterwards; one that cannot be bound is closed."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
+        yield listener
+        listener.listen(128)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _open_tcp(family: int, where: object, dual: bool = False) -> socket.socket:
+    with _listening(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
         listener.bind(where)  # type: ignore[arg-type]
-        listener.listen(128)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
     return listener
 
 
 def _open_unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with _listening(socket.AF_UNIX) as listener:
         if _is_stale(path):
             os.unlink(path)  # left behind by a process that was killed
         listener.bind(path)
         os.chmod(path, 0o660)
-        listener.listen(128)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
     return listener
 
 
