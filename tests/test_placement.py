@@ -16,7 +16,9 @@ from gpu_topo.model.structure import PIX, UNKNOWN_PATH, Path
 from gpu_topo.topology.nearness import Neighbourhood, rank
 from gpu_topo.topology.paths import Router
 from gpu_topo.topology.placement import placement
+from tests import trees
 from tests.build import changed, device, eight_gpus, link, node, only
+from tests.trees import GEN5, Machine
 
 
 def lines(machine: Node) -> dict[str, str]:
@@ -56,6 +58,16 @@ def test_a_pcie_link_may_be_narrower_than_its_port() -> None:
     placed = placement(machine._replace(devices=devices))
     assert placed.scale_out_gbs_per_gpu == pytest.approx(15.754, abs=0.001)
     assert "the PCIe links of mlx5_0" in placed.summary
+
+
+def test_a_dpu_brings_what_its_slot_carries() -> None:
+    """A 400 Gb/s DPU in a x8 slot shows x16 inside, and brings half of that to the GPU."""
+    machine = Machine()
+    machine.gpu(machine.root_port(machine.host(0x10)))
+    trees.dpu(machine, machine.root_port(machine.host(0x20), (GEN5, 8)), (GEN5, 8))
+    placed = placement(machine.node())
+    assert placed.scale_out_gbs_per_gpu == pytest.approx(31.508)
+    assert "limited by the PCIe links of mlx5_0" in placed.summary
 
 
 def test_what_is_not_known_is_left_out() -> None:

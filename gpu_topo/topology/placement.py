@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gpu_topo.model.node import STORAGE, Device, Link, Node
+from gpu_topo.model.node import STORAGE, Device, Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Near, Placement
+from gpu_topo.topology.capacity import card_carries
 from gpu_topo.topology.interconnect import NONE, interconnect
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.nearness import Neighbourhood, numa_node
@@ -83,12 +84,9 @@ def _cpus(node: Node, gpu: Device, numa: int | None) -> str | None:
 
 
 def pcie_gbs_of(node: Node, address: str | None) -> float | None:
-    """GB/s per direction of the PCIe link of a function as it runs; None where it is hidden, guessed or not known."""
+    """GB/s per direction that PCIe gives the card of a function; None where it is hidden, guessed or not known."""
     device = node.devices.get(address or "")
-    link: Link | None = device.link if device else None
-    if address is None or link is None or not link.trusted or address in node.hidden_links:
-        return None
-    return link.gbs
+    return None if device is None or address in node.hidden_links else card_carries(node, device)
 
 
 def carried_gbs(node: Node, nic: Nic) -> float | None:
