@@ -23,6 +23,7 @@ from gpu_topo.agent.http_connection import Gate
 from gpu_topo.agent.http_message import Done, Request, Response
 from gpu_topo.agent.listen import ListenError
 from gpu_topo.agent.loop import Loop
+from tests.http_servers import Running, make_certificate
 
 HUGE = bytes(64 << 20)  # more than any socket buffers
 BODY = b"gputopo_finding 1\n" * 20_000  # 360 KB, as a large node's page is
@@ -39,45 +40,26 @@ def respond(request: Request, done: Done) -> None:
         done(Response(200, f"{request.method} {request.path}?{request.query}".encode(), headers=(("X-A", "b"),)))
 
 
-class Running:
-    """A server in a thread of its own, and what it was bound to."""
+class Pages(Running):
+    """A server with pages for every test here, and the paths of those that raised."""
 
     def __init__(self, *addresses: Listen, gate: Gate | None = None, most: int = http.MAX_CONNECTIONS) -> None:
-        self.loop = Loop()
         self.errors: list[str] = []
-        self.server = Server(
-            self.loop, respond, lambda: gate or Gate(), most, lambda path, error: self.errors.append(path)
-        )
-        self.bound = self.server.listen(addresses or (Listen("127.0.0.1", 0),))
-        self.port = self.bound[0].port
-        self.thread = threading.Thread(target=self.loop.run)
-        self.thread.start()
+        loop = Loop()
+        server = Server(loop, respond, lambda: gate or Gate(), most, lambda path, error: self.errors.append(path))
+        super().__init__(loop, server, *addresses)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
 
     def get(self, path: str = "/big", method: str = "GET", tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
-        if tls is not None:
-            client: HTTPConnection = HTTPSConnection("localhost", self.port, timeout=20, context=tls)
-        else:
-            client = HTTPConnection("127.0.0.1", self.port, timeout=20)
-        try:
-            client.request(method, path)
-            answer = client.getresponse()
-            return answer.status, answer.read()
-        finally:
-            client.close()
-
-    def stop(self) -> None:
-        self.loop.soon(self.server.close)
-        self.loop.soon(self.loop.stop)
-        self.thread.join(10)
-        self.loop.close()
+        status, _, body = self.request(path, method, tls)
+        return status, body
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
-    server = Running()
+def running() -> Iterator[Pages]:
+    server = Pages()
     yield server
     server.stop()
 
@@ -97,14 +79,14 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_get_and_head(running: Running) -> None:
+def test_get_and_head(running: Pages) -> None:
     """GET gives the page, HEAD its headers alone; path and query reach the page."""
     assert running.get("/a?b=c") == (200, b"GET /a?b=c")
     assert running.get("/big", "HEAD") == (200, b"")
     assert running.get("/big") == (200, BODY)
 
 
-def test_one_connection_serves_many_requests(running: Running) -> None:
+def test_one_connection_serves_many_requests(running: Pages) -> None:
     """A connection is kept open, for requests one after the other and for several sent at once."""
     client = HTTPConnection("127.0.0.1", running.port, timeout=20)
     for n in range(3):
@@ -131,7 +113,7 @@ def test_one_connection_serves_many_requests(running: Running) -> None:
         (b"GET /broken HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b"500"),
     ],
 )
-def test_bad_requests_are_refused(running: Running, sent: bytes, status: bytes) -> None:
+def test_bad_requests_are_refused(running: Pages, sent: bytes, status: bytes) -> None:
     """What is no proper request for a page gets its status and the connection is closed; a bug in a page is a 500."""
     with running.connect() as sock:
         sock.sendall(sent)
@@ -146,7 +128,7 @@ def test_several_addresses_and_a_unix_socket(tmp_path: Path) -> None:
     left_behind = socket.socket(socket.AF_UNIX)
     left_behind.bind(path)
     left_behind.close()
-    running = Running(Listen("127.0.0.1", 0), Listen("", 0), Listen(path=path))
+    running = Pages(Listen("127.0.0.1", 0), Listen("", 0), Listen(path=path))
     try:
         for bound in running.bound[:2]:
             client = HTTPConnection("127.0.0.1", bound.port, timeout=20)
@@ -178,7 +160,7 @@ def test_deadlines_end_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that drips in, and an answer that is not taken, end at their deadline."""
     monkeypatch.setattr(http_connection, "REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(http_connection, "ANSWER_SECONDS", 0.3)
-    running = Running()
+    running = Pages()
     try:
         with running.connect() as silent, running.connect() as half, running.connect() as deaf:
             half.sendall(b"GET / HT")
@@ -319,16 +301,6 @@ def child(request: pytest.FixtureRequest, certificate: tuple[str, str]) -> Itera
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return make_certificate(tmp_path_factory.mktemp("tls"))
-
-
-def make_certificate(folder: Path, name: str = "localhost") -> tuple[str, str]:
-    """A self-signed certificate for loopback, and its key, as PEM files."""
-    cert, key = str(folder / f"{name}.crt"), str(folder / f"{name}.key")
-    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-               "-days", "2", "-subj", f"/CN={name}", "-addext", names, "-keyout", key, "-out", cert]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True)
-    return cert, key
 
 
 def test_two_hundred_half_open_connections(child: Child) -> None:

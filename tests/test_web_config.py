@@ -9,7 +9,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import bcrypt
@@ -18,11 +17,10 @@ import pytest
 from gpu_topo.agent import web_config
 from gpu_topo.agent.auth import Guard, credentials
 from gpu_topo.agent.config import ConfigError
-from gpu_topo.agent.config_values import Listen
 from gpu_topo.agent.http import Server
 from gpu_topo.agent.http_message import Done, Request, Response
 from gpu_topo.agent.loop import Loop
-from tests.test_http import make_certificate
+from tests.http_servers import Running, make_certificate
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 
@@ -49,50 +47,33 @@ def write(tmp_path: Path, folder: Path) -> Callable[[str], str]:
     return to
 
 
-class Running:
+class Guarded(Running):
     """A server behind a web configuration."""
 
     def __init__(self, path: str) -> None:
-        self.loop = Loop()
         self.now = 0.0
         self.told: list[str] = []
         self.watched = web_config.Watched(path, lambda: self.now, self.told.append)
-        guard = Guard(self.loop, self.watched.now, self.page)
-        self.server = Server(self.loop, guard.respond, lambda: self.watched.now().gate)
-        self.port = self.server.listen([Listen("127.0.0.1", 0)])[0].port
-        self.thread = threading.Thread(target=self.loop.run)
-        self.thread.start()
+        loop = Loop()
+        guard = Guard(loop, self.watched.now, self.page)
+        super().__init__(loop, Server(loop, guard.respond, lambda: self.watched.now().gate))
 
     @staticmethod
     def page(request: Request, done: Done) -> None:
         done(Response(200, b"page", headers=(("X-Frame-Options", "sameorigin"),)))
 
     def get(self, tls: ssl.SSLContext | None = None, login: str | None = None) -> tuple[int, dict[str, str]]:
-        client = HTTPSConnection("localhost", self.port, timeout=20, context=tls) if tls else HTTPConnection(
-            "127.0.0.1", self.port, timeout=20
-        )  # fmt: skip
         headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
-        try:
-            client.request("GET", "/", headers=headers)
-            answer = client.getresponse()
-            answer.read()
-            return answer.status, dict(answer.getheaders())
-        finally:
-            client.close()
-
-    def stop(self) -> None:
-        self.loop.soon(self.server.close)
-        self.loop.soon(self.loop.stop)
-        self.thread.join(10)
-        self.loop.close()
+        status, told, _ = self.request(tls=tls, headers=headers)
+        return status, told
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[str], Running]]:
-    started: list[Running] = []
+def serve() -> Iterator[Callable[[str], Guarded]]:
+    started: list[Guarded] = []
 
-    def start(path: str) -> Running:
-        started.append(Running(path))
+    def start(path: str) -> Guarded:
+        started.append(Guarded(path))
         return started[-1]
 
     yield start
@@ -111,7 +92,7 @@ TLS = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
 MUTUAL = TLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: client.crt\n"
 
 
-def test_tls_with_relative_paths(write: Callable[[str], str], serve: Callable[[str], Running], folder: Path) -> None:
+def test_tls_with_relative_paths(write: Callable[[str], str], serve: Callable[[str], Guarded], folder: Path) -> None:
     """Certificate and key are found beside the configuration; TLS 1.1 is refused."""
     running = serve(write(TLS))
     assert running.get(trust(folder))[0] == 200
@@ -124,7 +105,7 @@ def test_tls_with_relative_paths(write: Callable[[str], str], serve: Callable[[s
         running.get(old)
 
 
-def test_inline_certificate(write: Callable[[str], str], serve: Callable[[str], Running], folder: Path) -> None:
+def test_inline_certificate(write: Callable[[str], str], serve: Callable[[str], Guarded], folder: Path) -> None:
     """Certificate, key and client authority may be written into the file itself."""
 
     def indented(name: str) -> str:
@@ -135,7 +116,7 @@ def test_inline_certificate(write: Callable[[str], str], serve: Callable[[str], 
     assert serve(write(text)).get(trust(folder, client="client"))[0] == 200
 
 
-def test_client_certificates(write: Callable[[str], str], serve: Callable[[str], Running], folder: Path) -> None:
+def test_client_certificates(write: Callable[[str], str], serve: Callable[[str], Guarded], folder: Path) -> None:
     """Only a client with a certificate of the named authority is served; one whose names are not allowed is not."""
     running = serve(write(MUTUAL))
     assert running.get(trust(folder, client="client"))[0] == 200
@@ -149,7 +130,7 @@ def test_client_certificates(write: Callable[[str], str], serve: Callable[[str],
         refused.get(trust(folder, client="client"))
 
 
-def test_basic_auth(write: Callable[[str], str], serve: Callable[[str], Running]) -> None:
+def test_basic_auth(write: Callable[[str], str], serve: Callable[[str], Guarded]) -> None:
     """The right password of a known user is let in, nothing else is; a second time is answered from memory."""
     running = serve(write(f"basic_auth_users:\n  alice: {HASH}\n"))
     for _ in range(2):
@@ -166,7 +147,7 @@ def test_basic_auth(write: Callable[[str], str], serve: Callable[[str], Running]
 
 
 def test_a_slow_password_check_does_not_stop_others(
-    write: Callable[[str], str], serve: Callable[[str], Running]
+    write: Callable[[str], str], serve: Callable[[str], Guarded]
 ) -> None:
     """While passwords of unknown users are checked, a known one is served from memory at once."""
     running = serve(write(f"basic_auth_users:\n  alice: {HASH}\n"))
@@ -184,21 +165,21 @@ def test_a_slow_password_check_does_not_stop_others(
         sock.close()
 
 
-def test_headers(write: Callable[[str], str], serve: Callable[[str], Running]) -> None:
+def test_headers(write: Callable[[str], str], serve: Callable[[str], Guarded]) -> None:
     """Headers of the configuration are added, and count more than a page's own."""
     running = serve(write("http_server_config:\n  http2: false\n  headers:\n    X-Frame-Options: deny\n"))
     headers = running.get()[1]
     assert headers["X-Frame-Options"] == "deny"
 
 
-def test_rate_limit(write: Callable[[str], str], serve: Callable[[str], Running]) -> None:
+def test_rate_limit(write: Callable[[str], str], serve: Callable[[str], Guarded]) -> None:
     """A burst is let through, then one request an interval."""
     running = serve(write("rate_limit:\n  interval: 1h\n  burst: 3\n"))
     assert [running.get()[0] for _ in range(4)] == [200, 200, 200, 429]
 
 
 def test_files_are_read_again_when_they_change(
-    write: Callable[[str], str], serve: Callable[[str], Running], folder: Path, tmp_path: Path
+    write: Callable[[str], str], serve: Callable[[str], Guarded], folder: Path, tmp_path: Path
 ) -> None:
     """A new certificate is used for new connections; a broken one is told once, and the old one stays."""
     running = serve(write(TLS))
