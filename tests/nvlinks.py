@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
-from gpu_topo.model.gpu import ACTIVE, INACTIVE, DriverGpu, Fabric, NvLink
+from gpu_topo.assemble import assemble
+from gpu_topo.model.facts import OK, Facts, SourceStatus
+from gpu_topo.model.gpu import ACTIVE, INACTIVE, DriverGpu, Fabric, NvLink, Peer
 from gpu_topo.model.host import VIRTUAL_MACHINE, Platform
+from gpu_topo.model.node import Node
 from tests import trees
 from tests.trees import H100, NVSWITCH, Ids, Machine
 
@@ -84,3 +88,15 @@ CUBE_MESH = {
     (5, 6): 2, (5, 7): 1,
     (6, 7): 2,
 }  # fmt: skip
+
+
+def matrix(count: int, pairs: Mapping[tuple[int, int], int], rows: int | None = None) -> Node:
+    """What `nvidia-smi topo -m` alone says of GPUs of which these pairs have so many links, the others none; rows: how
+    many of them the paste holds."""
+    peers = tuple(
+        Peer(f"GPU{a}", f"GPU{b}", f"NV{pairs[a, b]}" if (a, b) in pairs else "SYS")
+        for a, b in combinations(range(count), 2)
+        if rows is None or a < rows
+    )
+    gpus = tuple(DriverGpu(None, number) for number in range(count))
+    return assemble([Facts(SourceStatus("nvidia-smi topo -m", OK), gpus=gpus, peers=peers)])

@@ -11,7 +11,7 @@ from gpu_topo.model.history import Growth, Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import Unknown
 from tests import trees
-from tests.nvlinks import CUBE_MESH, GUEST, direct, drivers, gpus_of, machine_with, switched
+from tests.nvlinks import CUBE_MESH, GUEST, direct, drivers, gpus_of, machine_with, matrix, switched
 from tests.trees import Ids, conclusions, findings, unassessed
 
 INACTIVE, PARTIAL, ABSENT, ERRORS = "nvlink-inactive", "nvlink-partial", "nvlink-absent", "nvlink-errors"
@@ -274,6 +274,92 @@ def test_cube_mesh_is_not_blamed() -> None:
     machine = machine_with(8, trees.V100_SXM2)
     addresses = gpus_of(machine)
     assert findings(machine.node(drivers(addresses, direct(CUBE_MESH, addresses))), PARTIAL) == []
+
+
+MESH = dict.fromkeys(combinations(range(4), 2), 4)
+SWITCHED = dict.fromkeys(combinations(range(8), 2), 18)
+
+
+def without(pairs: dict[tuple[int, int], int], pair: tuple[int, int], links: int = 0) -> dict[tuple[int, int], int]:
+    """The same pairs, one of them with fewer links or none."""
+    return {p: links if p == pair else n for p, n in pairs.items() if links or p != pair}
+
+
+@pytest.mark.parametrize(
+    ("count", "pairs", "worse"),
+    [
+        (3, {(0, 1): 4, (1, 2): 4}, (0, 2)),
+        (4, {(0, 1): 4, (1, 2): 4, (2, 3): 4}, (0, 3)),
+        (4, {(0, 1): 2, (1, 2): 2, (2, 3): 2}, (0, 3)),
+        (4, {(0, 1): 4, (0, 2): 4, (0, 3): 4}, (1, 2, 3)),
+        (4, without(MESH, (1, 3)), (1, 3)),
+        (4, without(MESH, (0, 1), 3), (0, 1)),
+        (4, {(0, 1): 4, (1, 2): 2, (2, 3): 4, (0, 3): 4}, (1, 2)),
+        (8, without(SWITCHED, (0, 1)), (0, 1)),
+        (8, without(CUBE_MESH, (0, 4)), (0, 4)),
+        (8, without(CUBE_MESH, (0, 4), 1), (0, 4)),
+    ],
+    ids=[
+        "chain of three",
+        "chain",
+        "chain of NV2",
+        "star",
+        "mesh less a pair",
+        "mesh, a pair with a link less",
+        "ring, a pair with fewer links",
+        "NVSwitch less a pair",
+        "cube mesh less a pair",
+        "cube mesh, a pair with a link less",
+    ],
+)
+def test_unequal_bonds(count: int, pairs: dict[tuple[int, int], int], worse: tuple[int, ...]) -> None:
+    """GPUs in one group that reach fewer others than their equals, or by fewer links: warning, and they are named."""
+    (found,) = findings(matrix(count, pairs), PARTIAL)
+    assert (found.severity, found.subject) == ("warning", "node")
+    assert found.related == tuple(f"GPU{number}" for number in worse)
+
+
+@pytest.mark.parametrize(
+    ("count", "pairs"),
+    [
+        (4, {(0, 1): 4, (1, 2): 4, (2, 3): 4, (0, 3): 4}),
+        (4, MESH),
+        (8, SWITCHED),
+        (8, CUBE_MESH),
+        (8, dict.fromkeys(CUBE_MESH, 1)),
+        *[(n, {p: c for p, c in CUBE_MESH.items() if max(p) < n}) for n in range(3, 8)],
+        (6, dict.fromkeys([*combinations(range(3), 2), *combinations(range(3, 6), 2)], 2)),
+    ],
+    ids=["ring", "mesh", "NVSwitch", "DGX-1 V100", "DGX-1 P100", *[f"{n} of a DGX-1" for n in range(3, 8)], "POWER9"],
+)
+def test_equal_bonds(count: int, pairs: dict[tuple[int, int], int]) -> None:
+    """Rings and meshes are built so; a guest or container sees part of a cube mesh, whose links differ by design."""
+    assert [f for f in findings(matrix(count, pairs), PARTIAL) if f.severity != "info"] == []
+
+
+def test_a_chain_is_no_equal_islands() -> None:
+    """Two pairs with links between them are not told as two islands by design."""
+    assert said(matrix(4, {(0, 1): 4, (1, 2): 4, (2, 3): 4}), PARTIAL) == {PARTIAL: "warning"}
+    assert said(matrix(4, {(0, 1): 4, (2, 3): 4}), PARTIAL) == {PARTIAL: "info"}
+
+
+def test_a_link_that_is_down_is_told_once() -> None:
+    """nvlink-inactive says which link; that its GPUs then have fewer than their peers follows from it."""
+    pairs = without(MESH, (0, 1))
+    machine = machine_with(4, trees.A100_SXM)
+    addresses = gpus_of(machine)
+    node = machine.node(drivers(addresses, direct(pairs, addresses, total=12, version=3)))
+    assert said(node) == {INACTIVE: "warning"}
+
+
+def test_a_matrix_that_was_cut_short() -> None:
+    """Pairs that no row holds are an open question, and no missing links."""
+    assert findings(matrix(8, SWITCHED, rows=4), PARTIAL) == []
+    assert [(u.subject, u.cause) for u in unassessed(matrix(8, SWITCHED, rows=4), PARTIAL)] == [
+        ("node", "not-recorded")
+    ]
+    # The last row holds nothing that the others do not.
+    assert conclusions(matrix(8, SWITCHED, rows=7), PARTIAL) == ([], [])
 
 
 # --- nvlink-absent ---------------------------------------------------------------------------------------------

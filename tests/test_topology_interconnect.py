@@ -16,7 +16,7 @@ from gpu_topo.topology.bonds import bonds
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.paths import path
 from tests import trees
-from tests.nvlinks import CUBE_MESH, direct, drivers, gpus_of, machine_with, switched
+from tests.nvlinks import CUBE_MESH, direct, drivers, gpus_of, machine_with, matrix, switched
 
 
 def test_nvswitch_board() -> None:
@@ -230,3 +230,38 @@ def test_mesh_with_one_pair_apart_keeps_its_ring() -> None:
     pairs = {pair: 6 for pair in combinations(range(4), 2) if pair != (0, 1)}
     found = interconnect(machine.node(drivers(addresses, direct(pairs, addresses))))
     assert (found.shape, found.max_tensor_parallel) == ("partial", 4)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "shape", "largest"),
+    [
+        ([(0, 1), (1, 2), (2, 3)], "partial", 2),
+        ([(0, 1), (1, 2), (2, 3), (0, 3)], "partial", 4),
+        ([(0, 1), (2, 3)], "pairs", 2),
+        ([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], "partial", 2),
+        ([(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (4, 5), (3, 5)], "partial", 3),
+    ],
+    ids=["chain", "ring", "pairs", "chain of six", "two triples and a link"],
+)
+def test_islands_of_what_is_no_clique(pairs: list[tuple[int, int]], shape: str, largest: int) -> None:
+    """A ring is an island; a chain falls apart, and what is left of it is no pairs."""
+    count = max(map(max, pairs)) + 1
+    found = interconnect(matrix(count, dict.fromkeys(pairs, 4)))
+    assert (found.shape, found.max_tensor_parallel) == (shape, largest)
+
+
+def test_a_ring_runs_inside_its_island() -> None:
+    """GPUs of an island that is already taken are no way round: 3, 4 and 5 hang together by 0 alone."""
+    star = [(0, 1), (0, 2), (1, 2), (0, 3), (0, 4), (3, 5), (4, 5)]
+    found = interconnect(matrix(6, dict.fromkeys(star, 4)))
+    assert ("GPU3", "GPU4", "GPU5") not in found.islands
+    assert found.max_tensor_parallel == 3
+
+
+def test_a_matrix_that_was_cut_short() -> None:
+    """Rows that are missing hold pairs that may be bonded: the shape is not known, and the pair is named."""
+    whole = dict.fromkeys(combinations(range(8), 2), 18)
+    found = interconnect(matrix(8, whole, rows=4))
+    assert (found.shape, found.max_tensor_parallel, found.islands) == ("unknown", None, ())
+    assert "GPU4 and GPU5" in found.reason
+    assert interconnect(matrix(8, whole, rows=7)).shape == "nvswitch"

@@ -19,6 +19,7 @@ from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,
     CAUSE_DRIVER,
+    CAUSE_NOT_RECORDED,
     COUNTERS,
     CRITICAL,
     INFO,
@@ -32,19 +33,29 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import known
-from gpu_topo.topology.bonds import bonds, link_gbs
-from gpu_topo.topology.interconnect import CUBE_MESH, interconnect, on_switches
+from gpu_topo.topology.bonds import Bonds, bonds, key, link_gbs
+from gpu_topo.topology.interconnect import (
+    CUBE_MESH,
+    bridged,
+    hidden_pair,
+    in_cube_mesh,
+    interconnect,
+    joined,
+    needs_switch,
+    on_switches,
+)
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence, Set
 
 INACTIVE_CODE = "nvlink-inactive"
 PARTIAL = "nvlink-partial"
 ABSENT = "nvlink-absent"
 ERRORS = "nvlink-errors"
 
+_FEW = 4  # pairs that a sentence names
 _IMPACT = (
     "tensor-parallel traffic takes the slowest path of its group: NCCL rings fall back to fewer links or to PCIe, and "
     "every step waits for it"
@@ -86,15 +97,17 @@ def _on_nvswitches(node: Node, group: Sequence[Count]) -> bool:
 
 def judge_inactive(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """nvlink-inactive."""
-    found = counts(node)
     yield from _unassessed(node, INACTIVE_CODE)
-    for group in _groups(node, found):
+    for group in _groups(node, counts(node)):
         expected, basis = _expected(node, group)
         severity = CRITICAL if _on_nvswitches(node, group) else WARNING
-        for count in group:
-            if count.active >= expected or not _is_fault(node, count, group):
-                continue
+        for count in _short(node, group, expected):
             yield _inactive(count, expected, basis, severity)
+
+
+def _short(node: Node, group: Sequence[Count], expected: int) -> list[Count]:
+    """Those of a group that lack links which are there and down."""
+    return [count for count in group if count.active < expected and _is_fault(node, count, group)]
 
 
 def _is_fault(node: Node, count: Count, group: Sequence[Count]) -> bool:
@@ -154,20 +167,26 @@ def _unassessed(node: Node, code: str) -> Iterator[Unassessed]:
 
 def judge_partial(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """nvlink-partial."""
+    told: set[str] = set()  # GPUs of which this rule has said something
     found = [count for count in counts(node) if not soldered(node, count.gpu)]
     for group in _groups(node, found):
-        bridged = [count for count in group if count.active]
-        if not bridged or len(group) < 2:
+        joined_ones = [count for count in group if count.active]
+        if not joined_ones or len(group) < 2:
             continue
         bare = [count for count in group if not count.active]
-        numbers = sorted({count.active for count in bridged})
+        numbers = sorted({count.active for count in joined_ones})
         if bare:
-            words = f"{len(bridged)} of {len(group)} {_name(group)} are bridged by NVLink, {len(bare)} are not"
-        elif len(numbers) > 1 and not any(_is_fault(node, count, group) for count in bridged):
+            words = f"{len(joined_ones)} of {len(group)} {_name(group)} are bridged by NVLink, {len(bare)} are not"
+        elif (
+            len(numbers) > 1
+            and not any(_is_fault(node, count, group) for count in joined_ones)
+            and not _of_cube_mesh([count.gpu.address for count in group], bonds(node))
+        ):
             words = f"{_name(group)} have unequal numbers of NVLinks: {', '.join(map(str, numbers))}"
         else:
             continue
-        worse = bare or [count for count in bridged if count.active < numbers[-1]]
+        worse = bare or [count for count in joined_ones if count.active < numbers[-1]]
+        told.update(count.gpu.address for count in group)
         yield Finding(
             PARTIAL,
             WARNING,
@@ -175,17 +194,83 @@ def judge_partial(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
             words,
             PEERS,
             _IMPACT,
-            (
-                "look whether a bridge is missing or half seated on the GPUs named",
-                "keep tensor-parallel groups to the bridged GPUs until then (CUDA_VISIBLE_DEVICES)",
-                "accept it as designed: gpu-topo baseline accept",
-            ),
+            _SEE_BRIDGES,
             "nvidia-smi topo -m; nvidia-smi nvlink -s",
             related=tuple(count.gpu.address for count in worse),
             observed={count.gpu.address: count.active for count in group},
             expected={"links_active": numbers[-1]},
         )
+    yield from _unequal(node, told)
     yield from _islands(node)
+
+
+_SEE_BRIDGES = (
+    "look whether a bridge is missing or half seated on the GPUs named",
+    "keep tensor-parallel groups to the bridged GPUs until then (CUDA_VISIBLE_DEVICES)",
+    "accept it as designed: gpu-topo baseline accept",
+)
+
+
+def _unequal(node: Node, told: Set[str]) -> Iterator[Conclusion]:
+    """GPUs that NVLink joins and of which some reach fewer others than their equals, or by fewer links: the ends of a
+    chain, two GPUs of a mesh without links between them."""
+    found = {pair: bond for pair, bond in bonds(node).items() if bond.kind.startswith("NV")}
+    peers: dict[str, int] = {}
+    links: dict[str, int] = {}
+    for pair, bond in found.items():
+        for gpu in pair:
+            peers[gpu] = peers.get(gpu, 0) + 1
+            links[gpu] = links.get(gpu, 0) + (bond.links or 0)
+    for group in joined(peers, found):
+        hidden = hidden_pair(node, group)
+        if len(group) < 3 or (hidden is None and len({(peers[a], links[a]) for a in group}) == 1):
+            continue
+        judged = {count.gpu.address: count for count in counts(node)}
+        if not judged.keys() >= set(group) or not told.isdisjoint(group):
+            continue
+        if hidden is not None:
+            reason = f"how {hidden[0]} and {hidden[1]} are connected is not recorded"
+            yield Unassessed(PARTIAL, "node", reason, CAUSE_NOT_RECORDED)
+            continue
+        # Links to switches are each GPU's own, and nvlink-inactive counts them.
+        switched = needs_switch(group, found)
+        for members in _groups(node, [judged[address] for address in group]):
+            equals = [member.gpu.address for member in members]
+            by_links = not switched and len({links[a] for a in equals}) > 1
+            if not by_links and len({peers[a] for a in equals}) == 1:
+                continue
+            if _short(node, members, _expected(node, members)[0]) or _of_cube_mesh(group, found):
+                continue
+            figure = {a: links[a] if by_links else peers[a] for a in equals}
+            yield _uneven(_name(members), "links" if by_links else "peers", figure, found)
+
+
+def _of_cube_mesh(gpus: Sequence[str], found: Bonds) -> bool:
+    """Whether these GPUs are one group that is joined as a hybrid cube mesh is; two pairs apart prove nothing."""
+    return len(joined(gpus, found)) == 1 and in_cube_mesh(gpus, found)
+
+
+def _uneven(name: str, what: str, figure: Mapping[str, int], found: Bonds) -> Finding:
+    """what: "links" or "peers", of which each GPU has its figure."""
+    most = max(figure.values())
+    worse = [a for a, number in figure.items() if number < most]
+    equals = list(figure)
+    apart = [f"{a}~{b}" for i, a in enumerate(equals) for b in equals[i + 1 :] if key(a, b) not in found]
+    words = "the others by unequal numbers of links" if what == "links" else "unequal numbers of the others directly"
+    return Finding(
+        PARTIAL,
+        WARNING,
+        worse[0] if len(worse) == 1 else "node",
+        f"over NVLink {len(figure)} {name} reach {words}: {', '.join(map(str, sorted(set(figure.values()))))}"
+        + (f" (no NVLink between {', '.join(apart)})" if 0 < len(apart) <= _FEW else ""),
+        PEERS,
+        _IMPACT,
+        _SEE_BRIDGES,
+        "nvidia-smi topo -m; nvidia-smi nvlink -s",
+        related=tuple(worse),
+        observed=dict(figure),
+        expected={what: most},
+    )
 
 
 def _name(group: Sequence[Count]) -> str:
@@ -200,7 +285,7 @@ def _islands(node: Node) -> Iterator[Finding]:
     bonded = bonds(node)
     if net.shape == CUBE_MESH or len(net.islands) < 2 or len(sizes) != 1 or sizes == {1}:
         return
-    if not all(bond.kind.startswith("NV") for bond in bonded.values()):
+    if not all(bond.kind.startswith("NV") for bond in bonded.values()) or bridged(net.islands, bonded):
         return
     yield Finding(
         PARTIAL,
@@ -293,8 +378,10 @@ RULES = (
         PARTIAL,
         (WARNING, INFO),
         "GPUs of one model are bridged unequally, or in islands smaller than the node",
-        "whether all GPUs of one model are bridged, and by as many links",
-        "hybrid cube meshes; SXM boards (nvlink-inactive); GPUs that cannot be assessed",
+        "whether all GPUs of one model are bridged, and by as many links; whether those that NVLink joins reach as "
+        "many others directly: the ends of a chain and two GPUs of a mesh without links between them do not",
+        "a ring, a hybrid cube mesh or some GPUs of one; links that are down (nvlink-inactive); GPUs that cannot be "
+        "assessed",
         ("look whether a bridge is missing or half seated", "accept it as designed: gpu-topo baseline accept"),
         ("NVIDIA/nccl-tests#320, NVIDIA/nccl#340 and #557 (half-seated bridge), NVIDIA/dcgm-exporter#316",),
         judge_partial,

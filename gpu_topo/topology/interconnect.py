@@ -10,7 +10,7 @@ from gpu_topo.topology.bonds import Bonds, bonds, key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 NVSWITCH_SHAPE = "nvswitch"
 FULL_MESH = "full-mesh"
@@ -20,6 +20,13 @@ PARTIAL = "partial"
 NONE = "none"
 UNKNOWN = "unknown"
 
+# The wiring of an eight-GPU V100 board, links by corners: two quads, each fully joined, and a link to the opposite
+# corner. Source: NVIDIA DGX-1 with Tesla V100 system architecture white paper, and `nvidia-smi topo -m` of such boards.
+_CUBE_MESH = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2,
+    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+    (0, 4): 2, (1, 5): 2, (2, 6): 1, (3, 7): 1,
+}  # fmt: skip
 _MOST_STEPS = 20_000  # of the search for a ring: a cube mesh needs a few dozen
 _MOST_LINKS = 18  # of any NVLink GPU so far: a mesh that needs more is a switch
 
@@ -39,6 +46,9 @@ def interconnect(node: Node) -> Interconnect:
         if reason:
             return Interconnect(UNKNOWN, (), None, reason)
         return Interconnect(NONE, tuple((a,) for a in addresses), 1)
+    hidden = hidden_pair(node, addresses)
+    if hidden is not None:
+        return Interconnect(UNKNOWN, (), None, f"how {hidden[0]} and {hidden[1]} are connected is not recorded")
     islands = _islands(addresses, found)
     shape = _shape(addresses, islands, found)
     return Interconnect(shape, islands, max(len(island) for island in islands))
@@ -80,17 +90,48 @@ def _linkless(gpu: Gpu) -> bool:
     return gpu.part is not None and gpu.part.fabric == "none"
 
 
-def _islands(addresses: list[str], found: Bonds) -> tuple[tuple[str, ...], ...]:
-    """Groups of GPUs whose collectives stay on their bonds, the largest first; GPUs alone are groups of one.
+def hidden_pair(node: Node, gpus: Sequence[str]) -> tuple[str, str] | None:
+    """Two of these GPUs that may be bonded, since a matrix was cut short and holds other pairs of them; None where all
+    pairs are known."""
+    if not node.stated_paths:
+        return None
+    found = bonds(node)
+    stated = {a for pair in node.stated_paths for a in pair}
+    by_link = {gpu.address for gpu in node.gpus if known(gpu.nvlinks) is not None}
+    told = [gpu for gpu in gpus if gpu in stated and gpu not in by_link]
+    pairs = (key(a, b) for i, a in enumerate(told) for b in told[i + 1 :])
+    return next((pair for pair in pairs if pair not in found and pair not in node.stated_paths), None)
 
-    A connected group is one where every GPU reaches every other directly, or where a ring runs through all of them, as
-    it does in a hybrid cube mesh. Anything looser falls into the largest groups that reach each other directly.
-    """
+
+def joined(addresses: Iterable[str], found: Bonds) -> list[tuple[str, ...]]:
+    """The GPUs that bonds join at all, directly or by way of others: each such group in address order."""
+    neighbours = _neighbours(addresses, found)
+    groups = []
+    left = set(neighbours)
+    while left:
+        group = _connected(min(left, key=sort_key), neighbours, left)
+        groups.append(tuple(sorted(group, key=sort_key)))
+        left -= group
+    return groups
+
+
+def _neighbours(addresses: Iterable[str], found: Bonds) -> dict[str, set[str]]:
     neighbours: dict[str, set[str]] = {address: set() for address in addresses}
     for a, b in found:
         if a in neighbours and b in neighbours:
             neighbours[a].add(b)
             neighbours[b].add(a)
+    return neighbours
+
+
+def _islands(addresses: list[str], found: Bonds) -> tuple[tuple[str, ...], ...]:
+    """Groups of GPUs whose collectives stay on their bonds, the largest first; GPUs alone are groups of one.
+
+    A connected group is one where every GPU reaches every other directly, or where a ring runs through all of them, as
+    it does in a hybrid cube mesh. Anything looser, such as a chain, falls into the largest groups that reach each other
+    directly.
+    """
+    neighbours = _neighbours(addresses, found)
     islands = []
     left = set(addresses)
     while left:
@@ -114,9 +155,10 @@ def _connected(start: str, neighbours: Mapping[str, set[str]], inside: set[str])
 
 def _has_ring(island: tuple[str, ...], neighbours: Mapping[str, set[str]]) -> bool:
     """Whether a ring of bonds runs through all GPUs of an island, by a bounded search."""
+    inside = set(island)
     steps = _MOST_STEPS
     path = [island[0]]
-    choices = [sorted(neighbours[island[0]], key=sort_key)]
+    choices = [sorted(neighbours[island[0]] & inside, key=sort_key)]
     while choices and steps:
         steps -= 1
         if not choices[-1]:
@@ -131,7 +173,7 @@ def _has_ring(island: tuple[str, ...], neighbours: Mapping[str, set[str]]) -> bo
                 return True
             continue
         path.append(step)
-        choices.append(sorted(neighbours[step], key=sort_key))
+        choices.append(sorted(neighbours[step] & inside, key=sort_key))
     return False
 
 
@@ -154,7 +196,7 @@ def _complete(island: tuple[str, ...], found: Bonds) -> bool:
     return all(key(a, b) in found for i, a in enumerate(island) for b in island[i + 1 :])
 
 
-def _needs_switch(island: tuple[str, ...], found: Bonds) -> bool:
+def needs_switch(island: Sequence[str], found: Bonds) -> bool:
     """Whether the GPUs of an island are joined by switches: as told, or because a mesh would need more links than a
     GPU has ends (topo -m does not say what is between)."""
     inside = [bond for (a, b), bond in found.items() if a in island and b in island]
@@ -168,21 +210,51 @@ def on_switches(node: Node) -> bool:
     """Whether NVSwitches join GPUs of this node, seen or inferred from the numbers of links."""
     found = bonds(node)
     addresses = sorted((gpu.address for gpu in node.gpus), key=sort_key)
-    return any(len(island) > 2 and _needs_switch(island, found) for island in _islands(addresses, found))
+    return any(len(island) > 2 and needs_switch(island, found) for island in _islands(addresses, found))
 
 
 def _shape(addresses: list[str], islands: tuple[tuple[str, ...], ...], found: Bonds) -> str:
     if len(islands) == 1:
         island = islands[0]
         if _complete(island, found):
-            if _needs_switch(island, found):
+            if needs_switch(island, found):
                 return NVSWITCH_SHAPE
             return PAIRS if len(island) == 2 and len(addresses) == 2 else FULL_MESH
         degrees = sorted(sum(a in pair for pair in found) for a in island)
         if len(island) == 8 and degrees == [4] * 8:
             return CUBE_MESH
         return PARTIAL
-    sizes = {len(island) for island in islands}
-    if sizes == {2}:
+    if {len(island) for island in islands} == {2} and not bridged(islands, found):
         return PAIRS
     return PARTIAL
+
+
+def bridged(islands: Iterable[Sequence[str]], found: Bonds) -> bool:
+    """Whether bonds lead from one island to another: such islands are what is left of a larger group, as of a chain."""
+    at = {address: number for number, island in enumerate(islands) for address in island}
+    return any(at.get(a) != at.get(b) for a, b in found)
+
+
+def in_cube_mesh(gpus: Sequence[str], found: Bonds) -> bool:
+    """Whether these GPUs are joined as some of a hybrid cube mesh are, link by link: what a guest, a container or a job
+    sees of such a board. Its quads are joined by one link here and by two there."""
+
+    def fits(corners: tuple[int, ...]) -> bool:
+        if len(corners) == len(gpus):
+            return True
+        new = gpus[len(corners)]
+        for corner in range(8):
+            if corner not in corners and all(
+                _links_of(found, new, gpu) == _CUBE_MESH.get((min(corner, other), max(corner, other)), 0)
+                for gpu, other in zip(gpus, corners)  # noqa: B905 - those placed so far
+            ):
+                if fits((*corners, corner)):
+                    return True
+        return False
+
+    return len(gpus) <= 8 and fits(())
+
+
+def _links_of(found: Bonds, a: str, b: str) -> int | None:
+    bond = found.get(key(a, b))
+    return bond.links if bond is not None else 0
