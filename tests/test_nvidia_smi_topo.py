@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_topo.agent.cli import main
 from gpu_topo.collectors.readers.nvidia_smi_topo import READER, read
 from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.facts import Facts
@@ -229,3 +231,30 @@ def test_much_text() -> None:
     """Long lines take time in proportion."""
     read(["GPU0 GPU1 CPU Affinity", "GPU0 X " + "SYS " * 200_000, "SYS " * 200_000, "GPU0 " * 100_000], "test")
     read(["nvidia-smi " * 50_000 + "p2p", "GPU" + " " * 500_000], "test")
+
+
+def test_gpus_that_only_the_heading_names(corpus: Path) -> None:
+    """A paste that was cut short still says how many GPUs there are: those without a row are not recorded, by name."""
+    whole = (corpus / "p01-8gpu-nv18-10nics/nvidia-smi-topo-m.txt").read_text(encoding="utf-8")
+    sample = one("\n".join(whole.splitlines()[:5]))
+    assert [gpu.ordinal for gpu in sample.gpus] == list(range(8))
+    assert [isinstance(gpu.numa_node, Unknown) for gpu in sample.gpus] == [False] * 4 + [True] * 4
+    assert {gpu.local_cpus.why for gpu in sample.gpus if isinstance(gpu.local_cpus, Unknown)} == {"not-recorded"}
+    assert (sample.source.status, sample.source.detail.startswith("no row of GPU4, GPU5, ")) == ("partial", True)
+    # What rows hold of them counts.
+    assert pairs(sample)["GPU3", "GPU7"] == "NV18"
+    assert ("GPU4", "GPU5") not in pairs(sample)
+
+
+def test_a_cut_matrix_leaves_the_shape_open(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four rows of eight are no machine of four GPUs, and no interconnect of four."""
+    whole = (corpus / "p01-8gpu-nv18-10nics/nvidia-smi-topo-m.txt").read_text(encoding="utf-8")
+    cut = tmp_path / "cut.txt"
+    cut.write_text("\n".join(whole.splitlines()[:5]), encoding="utf-8")
+    main(["inspect", "--json", str(cut)])
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["gpus"]) == 8
+    assert (report["interconnect"]["shape"], report["interconnect"]["max_tensor_parallel"]) == ("unknown", None)
+    open_questions = {(u["code"], u["subject"]) for u in report["unassessed"]}
+    assert ("nvlink-partial", "node") in open_questions
+    assert ("cross-numa-nic", "GPU7") in open_questions

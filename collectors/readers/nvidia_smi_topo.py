@@ -9,7 +9,7 @@ from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu, DriverState, Peer
 from gpu_topo.model.host import Port
-from gpu_topo.model.reading import NO_DATA, Reading, Unknown
+from gpu_topo.model.reading import NO_DATA, NOT_RECORDED, Reading, Unknown
 
 KIND = "nvidia-smi topo"
 
@@ -28,6 +28,7 @@ _LEGEND = re.compile(r"(NIC\d{1,4})\s*:\s*(\S{1,64})\Z")
 _COMMAND = re.compile(r"nvidia-smi\s{1,4}topo\s{1,4}(?:-p2p|--p2pstatus)\s{1,4}([rwnap]{1,5})\b")
 _CAPABILITIES = {"r": "read", "w": "write", "n": "nvlink", "a": "atomics", "p": "pci"}
 _COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+_MOST_NAMES = 8  # in the detail of a source
 _PREFIX = "#>| \t"  # of quoted and commented pastes
 
 
@@ -150,7 +151,10 @@ class _Matrix:
         return tuple(peers), broken
 
     def gpu(self, name: str, ordinal: int) -> DriverGpu:
-        """What the columns behind the matrix say of a GPU."""
+        """What the columns behind the matrix say of a GPU; of one that only the heading names they say nothing."""
+        if name not in self.rows:
+            unrecorded = Unknown(NOT_RECORDED, f"topo -m: no row of {name}")
+            return DriverGpu(ordinal=ordinal, local_cpus=unrecorded, numa_node=unrecorded)
         behind = self.rows[name][len(self.names) :]
         # A missing value shifts the others: only a full row says which is which.
         values = dict(zip(self.columns, behind, strict=False)) if len(behind) >= len(self.columns) else {}
@@ -170,15 +174,21 @@ def _numa(text: str | None) -> Reading[int]:
     return int(text) if text.isdecimal() and len(text) < 6 else Unknown(NO_DATA, f"topo -m: NUMA Affinity {text[:40]}")
 
 
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (
+        f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    )
+
+
 def _facts(matrix: _Matrix, where: str) -> Facts:
     peers, broken = matrix.peers()
-    ordinals = {name: int(match.group(1)) for name in matrix.rows if (match := _GPU.match(name))}
+    ordinals = {name: int(match.group(1)) for name in matrix.names if (match := _GPU.match(name))}
     gpus = tuple(matrix.gpu(name, ordinal) for name, ordinal in ordinals.items())
     rdma = [matrix.name(name) for name in matrix.names if not _GPU.match(name)]
     ports = tuple(Port(device, 1) for device in rdma if not device.startswith("NIC"))
     p2p = any(peer.p2p for peer in peers)
-    missing = len(matrix.names) - len(matrix.rows)
-    detail = "a row does not fit its heading" if broken else f"{missing} rows missing" if missing else ""
+    missing = [name for name in matrix.names if name not in matrix.rows]
+    detail = "a row does not fit its heading" if broken else f"no row of {_listed(missing)}" if missing else ""
     return Facts(
         SourceStatus(f"{KIND} {'-p2p' if p2p else '-m'} ({where})", PARTIAL if detail else OK, detail),
         gpus=gpus,
