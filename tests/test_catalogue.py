@@ -213,11 +213,9 @@ def test_nvswitches_of_a_node(device: int, gpus: int, nvswitches: int | None) ->
     assert catalogue.nvswitches_per_baseboard(NVIDIA, device, gpus) == nvswitches
 
 
-def test_links_of_a_pair() -> None:
-    """On NVSwitch boards every pair has all links, on a mesh of four a third, on cube meshes pairs differ."""
-    assert [board.links_per_pair for board in catalogue.baseboards(NVIDIA, A100_80, 8)] == [12]
-    assert [board.links_per_pair for board in catalogue.baseboards(NVIDIA, A100_80, 4)] == [4]
-    assert [(board.fabric, board.links_per_pair) for board in catalogue.baseboards(NVIDIA, 0x1DB1, 8)] == [
-        ("cube-mesh", None)
-    ]
-    assert [board.links_per_pair for board in catalogue.baseboards(AMD, 0x74A1, 8)] == [1]
+def test_what_joins_the_gpus_of_a_board() -> None:
+    """By exactly this model and number: eight A100 have NVSwitches, four are a mesh, eight V100 mostly a cube mesh."""
+    assert [board.fabric for board in catalogue.baseboards(NVIDIA, A100_80, 8)] == ["nvswitch"]
+    assert [board.fabric for board in catalogue.baseboards(NVIDIA, A100_80, 4)] == ["mesh"]
+    assert [board.fabric for board in catalogue.baseboards(NVIDIA, 0x1DB1, 8)] == ["cube-mesh"]
+    assert [board.fabric for board in catalogue.baseboards(AMD, 0x74A1, 8)] == ["mesh"]

@@ -239,7 +239,7 @@ def psid(row: Row) -> tuple[str, ...] | None:
     if row["port_speed_string_expected"]:
         text = text.partition("(")[0]  # "400 Gb/sec (4X NDR)": the number decides, the name is of a lane
     rates = [int(figure) if figure else _NAMED[name] for figure, name in _RATE.findall(text)]
-    return (row["psid"], row["device_family"], str(max(rates)), row["confidence"], row["source"]) if rates else None
+    return (row["psid"], str(max(rates)), row["source"]) if rates else None
 
 
 def baseboard(row: Row) -> tuple[str, ...] | None:
@@ -261,8 +261,6 @@ def baseboard(row: Row) -> tuple[str, ...] | None:
         kind = "ring" if "ring" in fabric else "mesh"
     # NVSwitches of the fourth generation and those of a rack are no PCI devices of the node.
     visible = "" if kind not in ("nvswitch", "rack") else "no" if kind == "rack" or "gen 4" in fabric else "yes"
-    per_pair = re.match(r"(\d+)(?: per pair| \(0 when)", row["pairwise_link_count_expected"])
-    confidence = row["confidence"] if row["confidence"] in ("verified", "one_source") else "inferred"
     return (
         row["baseboard"],
         row["gpus"],
@@ -270,9 +268,6 @@ def baseboard(row: Row) -> tuple[str, ...] | None:
         kind,
         row["switch_chips"] if kind != "rack" and row["switch_chips"].isdigit() else "",
         visible,
-        row["links_per_gpu"],
-        per_pair[1] if per_pair else "",
-        confidence,
         row["source"],
     )
 
@@ -325,9 +320,7 @@ def main(folder: Path) -> None:
         "vendor,device,name,role,pcie_gts,pcie_lanes,pcie_confidence,port_gbps,source",
         (nic(row) for row in read(folder / "nics.csv") if row["role"] != "bridge"),
     )
-    write(
-        "psids.csv", "psid,family,port_gbps,confidence,source", filter(None, map(psid, read(folder / "nic_psid.csv")))
-    )
+    write("psids.csv", "psid,port_gbps,source", filter(None, map(psid, read(folder / "nic_psid.csv"))))
     switches = read(folder / "nvswitches.csv")
     write(
         "nvswitches.csv",
@@ -342,7 +335,7 @@ def main(folder: Path) -> None:
     write("displays.csv", "vendor,device,name,role,source", displays())
     write(
         "baseboards.csv",
-        "name,gpus,device_ids,fabric,nvswitches,nvswitches_on_pci,links_per_gpu,links_per_pair,confidence,source",
+        "name,gpus,device_ids,fabric,nvswitches,nvswitches_on_pci,source",
         filter(None, map(baseboard, read(folder / "baseboards.csv"))),
     )
 

@@ -25,7 +25,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 class Baseboard(NamedTuple):
     """How the GPUs of one kind of board are joined. None: not sourced.
 
-    fabric: nvswitch | mesh | cube-mesh | ring | bridge | rack. confidence: verified | one_source | inferred.
+    fabric: nvswitch | mesh | cube-mesh | ring | bridge | rack.
     """
 
     name: str
@@ -33,9 +33,6 @@ class Baseboard(NamedTuple):
     fabric: str
     nvswitches: int | None  # chips that the GPUs of this board use
     nvswitches_on_pci: bool  # whether those chips are PCI functions of the node
-    links_per_gpu: int | None
-    links_per_pair: int | None  # bonded links between any two GPUs; None where pairs differ by design
-    confidence: str
 
 
 @cached
@@ -262,7 +259,7 @@ def bridge_part(vendor_id: int, device_id: int) -> Part | None:
 def psid_gbps(psid: str) -> float | None:
     """The grade of a board by its PSID (board_id): Gb/s of one port."""
     for row in _rows("psids.csv", psid):
-        return float(row[2])
+        return float(row[1])
     return None
 
 
@@ -274,8 +271,8 @@ def baseboards(vendor_id: int, device_id: int, gpus: int) -> tuple[Baseboard, ..
     """The boards that `gpus` GPUs with these ids can be on: those with exactly so many, else the next larger ones."""
     key = f"{vendor_id:04x}:{device_id:04x}"
     boards = [
-        Baseboard(name, int(count), fabric, _whole(chips), on_pci == "yes", _whole(links), _whole(pair), graded)
-        for name, count, ids, fabric, chips, on_pci, links, pair, graded, *_ in _all_rows("baseboards.csv")
+        Baseboard(name, int(count), fabric, _whole(chips), on_pci == "yes")
+        for name, count, ids, fabric, chips, on_pci, *_ in _all_rows("baseboards.csv")
         if key in ids.split() and int(count) >= gpus
     ]
     fewest = min((board.gpus for board in boards), default=0)
