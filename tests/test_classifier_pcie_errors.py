@@ -53,6 +53,12 @@ def test_counted_since_boot(kind: str) -> None:
     assert "BadTLP" in found.summary
 
 
+def test_one_error() -> None:
+    """One is no many."""
+    (found,) = findings(gpu_with(correctable={"BadTLP": 1})[0].node(), ERRORS)
+    assert "1 PCIe error since boot, BadTLP" in found.summary
+
+
 def test_nothing_counted() -> None:
     """Zeros, and no counters at all, are nothing to mention."""
     assert findings(gpu_with()[0].node(), ERRORS) == []

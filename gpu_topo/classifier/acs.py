@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import AMD, called
+from gpu_topo.classifier.links import AMD, called, many
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CAUSE_BY_DESIGN,
@@ -75,7 +75,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             "reading access control needs root (CAP_SYS_ADMIN)" if refused else "access control bits are not recorded"
         )
         cause = CAUSE_DENIED if refused else CAUSE_NOT_RECORDED
-        yield Unassessed(ACS, "node", f"{reason}: {len(unread)} bridges between peers", cause)
+        yield Unassessed(ACS, "node", f"{reason}: {many(len(unread), 'bridge')} between peers", cause)
     for address in passed:
         yield Unassessed(ACS, address, "bound to vfio-pci: a guest needs the isolation", CAUSE_PASSTHROUGH)
 

@@ -227,6 +227,11 @@ def gbs(value: float | None) -> str:
     return "? GB/s" if value is None else f"{value:.1f} GB/s"
 
 
+def many(count: int, what: str) -> str:
+    """'1 bridge', '2 bridges'."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def running(device: Device) -> str:
     """'Gen4 x8', as the link runs."""
     link = device.link

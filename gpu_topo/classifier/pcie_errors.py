@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import MATTERS, called
+from gpu_topo.classifier.links import MATTERS, called, many
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import COUNTERS, CRITICAL, INFO, WARNING, Finding
 from gpu_topo.model.history import Growth, Past, Policy
@@ -70,7 +70,8 @@ def _standing(device: Device, aer: Aer) -> Iterator[Finding]:
     else:
         total = sum(correctable.values()) + sum(uncorrectable.values())
         worst = max({**correctable, **uncorrectable}.items(), key=lambda item: item[1])
-        words = f"{called(device)} counted {total} PCIe errors since boot, most of them {worst[0]} ({worst[1]})"
+        most = f"most of them {worst[0]} ({worst[1]})" if total > 1 else worst[0]
+        words = f"{called(device)} counted {many(total, 'PCIe error')} since boot, {most}"
     yield Finding(
         ERRORS,
         severity,
@@ -99,7 +100,7 @@ def _growing(device: Device, past: Past, policy: Policy) -> Iterator[Finding]:
     correctable = past.counters.get((device.address, "aer_correctable"))
     rate = _per_hour(correctable) if correctable is not None else 0.0
     if grown > 0:
-        severity, words = CRITICAL, f"{grown} uncorrectable PCIe errors in the last hour at most"
+        severity, words = CRITICAL, f"{many(grown, 'uncorrectable PCIe error')} in the last hour at most"
     elif rate > policy.correctable_per_hour:
         severity = WARNING
         words = f"corrected PCIe errors grow by {rate:.0f} an hour (threshold {policy.correctable_per_hour:g})"

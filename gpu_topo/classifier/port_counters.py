@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_topo.classifier.links import many
 from gpu_topo.classifier.ports import COLLECTIVES, Judged, judged
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
@@ -105,7 +106,7 @@ def judge_flapping(node: Node, past: Past, policy: Policy) -> Iterator[Conclusio
                 FLAPPING,
                 WARNING,
                 item.name,
-                f"port {item.name} went down {worst.delta} times in the last {_duration(worst.seconds)}",
+                f"port {item.name} went down {many(worst.delta, 'time')} in the last {_duration(worst.seconds)}",
                 COUNTERS,
                 "every time, collectives stall until the link is back or the job fails on a timeout",
                 (

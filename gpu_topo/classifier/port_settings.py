@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import why_unknown
+from gpu_topo.classifier.links import many, why_unknown
 from gpu_topo.classifier.ports import by_board, judged, listed
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
@@ -126,8 +126,8 @@ def judge_gpudirect(node: Node, past: Past, policy: Policy) -> Iterator[Conclusi
         GPUDIRECT,
         INFO,
         "node",
-        f"neither nvidia_peermem nor dma-buf is there: {len(adapters)} adapters ({listed([n.name for n in adapters])}) "
-        "cannot reach GPU memory",
+        f"neither nvidia_peermem nor dma-buf is there: {many(len(adapters), 'adapter')} "
+        f"({listed([n.name for n in adapters])}) cannot reach GPU memory",
         CONFIG,
         "NCCL copies through host memory: about half the bandwidth between nodes, and load on CPU and memory",
         (

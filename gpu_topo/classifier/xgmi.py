@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import called
+from gpu_topo.classifier.links import called, many
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import CAUSE_UNREADABLE, PEERS, WARNING, Finding, Unassessed
@@ -132,8 +132,8 @@ def _nearly_full(group: Sequence[_Ends]) -> int | None:
 
 def _counts(partners: int | None, links: int | None) -> str:
     """3 peers over 6 links"""
-    parts = [f"{partners} peers" if partners is not None else "", f"{links} links" if links is not None else ""]
-    return " over ".join(part for part in parts if part)
+    parts = [many(count, what) for count, what in ((partners, "peer"), (links, "link")) if count is not None]
+    return " over ".join(parts)
 
 
 def _fewer(kind: str, end: _Ends, usual: _Usual, missing: Sequence[str]) -> Finding:

@@ -344,7 +344,7 @@ def _compare_links(was: list[Row], now: list[Row]) -> list[Difference]:
         row = current.get(key)
         if row is None or _differ(old.get("links"), row.get("links")):
             count = "no" if row is None else row["links"]
-            summary = f"{count} {key[0]} links instead of {old.get('links')}"
+            summary = f"{count} {key[0]} {'link' if count == 1 else 'links'} instead of {old.get('links')}"
             result.append(Difference(NVLINKS, f"{key[1]}~{key[2]}", summary, old, row or {}))
     return result
 
