@@ -45,6 +45,27 @@ def test_several_kinds_are_one_finding() -> None:
     assert found.expected == {"gpus": 16, "nics": 9}
 
 
+def test_one_and_many_have_their_words() -> None:
+    """1 GPU, 2 GPUs, and storage in words."""
+    machine = eight_gpus()
+    others = {gpu.address for gpu in machine.gpus[1:]}
+    one = machine._replace(devices={a: d for a, d in machine.devices.items() if a not in others})
+    (found,) = short(one, {"gpus": 8, "storage": 9})
+    assert isinstance(found, Finding)
+    assert found.summary == "1 GPU instead of 8, 4 storage devices instead of 9"
+
+
+def test_what_is_missing_is_named() -> None:
+    """Where the baseline tells which device is gone, it is related: pcie-device-lost says more of it."""
+    gone = eight_gpus().gpus[3].address
+    (found,) = short(eight_gpus(without_gpu=3), {}, saved(eight_gpus()))
+    assert isinstance(found, Finding)
+    assert found.related == (gone,)
+    (found,) = short(eight_gpus(without_gpu=3), {"gpus": 8})
+    assert isinstance(found, Finding)
+    assert found.related == ()
+
+
 def test_accelerators_answer_for_gpus_where_there_are_none() -> None:
     """Eight Gaudi with --expect gpus=8; compression engines of the same class do not count."""
     part = Part("Gaudi3")

@@ -10,13 +10,19 @@ from gpu_topo.topology.roles import accelerators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from gpu_topo.topology.baseline import Difference
 
 SHORT = "inventory-short"
 DRIFT = "baseline-drift"
-_WORDS = {"gpus": "GPUs", "accelerators": "accelerators", "nics": "NICs", "nvswitches": "NVSwitches"}
+_WORDS = {
+    "gpus": ("GPU", "GPUs"),
+    "accelerators": ("accelerator", "accelerators"),
+    "nics": ("NIC", "NICs"),
+    "nvswitches": ("NVSwitch", "NVSwitches"),
+    "storage": ("storage device", "storage devices"),
+}
 _GPUS = "gpus"
 
 
@@ -49,7 +55,7 @@ def judge_short(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if not short:
         return
     words = ", ".join(
-        f"{present.get(kind, 0)} {_WORDS.get(kind, kind)} instead of {count}" for kind, (count, _) in short.items()
+        f"{_counted(present.get(kind, 0), kind)} instead of {count}" for kind, (count, _) in short.items()
     )
     bases = {basis for _, basis in short.values()}
     yield Finding(
@@ -65,9 +71,25 @@ def judge_short(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             "reseat the card, its riser or its cable",
         ),
         "gpu-topo inspect --all; lspci",
+        related=_gone(node, past, policy, short),
         observed={kind: present.get(kind, 0) for kind in short},
         expected={kind: count for kind, (count, _) in short.items()},
     )
+
+
+def _counted(count: int, kind: str) -> str:
+    one, more = _WORDS.get(kind, (kind, kind))
+    return f"{count} {one if count == 1 else more}"
+
+
+def _gone(node: Node, past: Past, policy: Policy, short: Collection[str]) -> tuple[str, ...]:
+    """Which devices of these kinds the baseline has and the machine has not: the subjects of pcie-device-lost."""
+    if not past.baseline:
+        return ()
+    from gpu_topo.topology.baseline import COUNTED, MISSING, differences
+
+    found = differences(node, past.baseline, policy.exclude)
+    return tuple(d.subject for d in found if d.kind == MISSING and COUNTED.get(str(d.was.get("kind"))) in short)
 
 
 def judge_drift(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
