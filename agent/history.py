@@ -46,7 +46,7 @@ class History(NamedTuple):
     up: frozenset[str] = frozenset()  # at the last look
     downs: Mapping[str, tuple[float, ...]] = EMPTY  # when a port was found down that had been up, within the window
     downs_total: Mapping[str, int] = EMPTY
-    seen_devices: Mapping[str, str] = EMPTY  # address -> kind
+    seen_devices: Mapping[str, str] = EMPTY  # address -> name, or kind where it has none
     samples: Mapping[str, tuple[LinkSample, ...]] = EMPTY
 
 
@@ -102,7 +102,7 @@ def observe(history: History, node: Node, now: float) -> History:
         # What only a driver names was never on the bus: it calls a GPU whose address it does not tell GPU3.
         on_bus = device.function.class_code is not None
         if on_bus and len(seen) < _MOST_DEVICES:
-            seen[device.address] = device.kind
+            seen[device.address] = device.name or device.kind
     samples = dict(history.samples)
     for gpu in node.gpus:
         if gpu.samples:

@@ -151,6 +151,21 @@ def test_gone_from_the_bus() -> None:
     assert findings(machine.node(), LOST, past, Policy(exclude=frozenset({"0000:99:00.0"}))) == []
 
 
+@pytest.mark.parametrize(
+    ("seen", "words"), [("gpu", "the GPU"), ("storage", "the storage device"), ("NVIDIA L40S", "NVIDIA L40S")]
+)
+def test_what_is_gone_has_a_name(seen: str, words: str) -> None:
+    """By its name where one was remembered, by the word for its kind where not; the baseline's name is as good."""
+    machine, _ = gpu_machine()
+    (found,) = findings(machine.node(), LOST, Past(seen_devices={"0000:99:00.0": seen}))
+    assert found.summary == f"{words} at 0000:99:00.0 was there before and is gone from the bus"
+    row = {"address": "0000:99:00.0", "kind": "gpu", "name": "NVIDIA L40S"}
+    saved = document(machine.node())
+    saved["devices"] = [*saved["devices"], row]
+    (found,) = findings(machine.node(), LOST, Past(seen_devices={"0000:99:00.0": "gpu"}, baseline=saved))
+    assert "NVIDIA L40S" in found.summary
+
+
 def test_what_the_baseline_has_is_lost_too() -> None:
     """After a reboot the daemon has seen nothing yet, and an audit never has: the baseline knows the device."""
     before = Machine()

@@ -121,7 +121,7 @@ def test_the_counters_are_those_that_the_rules_ask_for() -> None:
     assert past.watching
     assert past.was_up == {"mlx5_0/1"}
     assert past.best_rate_gbps == {"mlx5_0/1": 400.0}
-    assert past.seen_devices == {"0000:17:00.0": "gpu"}
+    assert past.seen_devices == {"0000:17:00.0": "GPU"}
     assert past.samples == {}
     assert past_of(looked, looked.samples, 20.0).samples == {"0000:17:00.0": (LinkSample(2.5, 16, 8, 0),)}
 
@@ -129,7 +129,7 @@ def test_the_counters_are_those_that_the_rules_ask_for() -> None:
 def test_what_only_a_driver_names_is_not_missed_later() -> None:
     """A driver call that hangs leaves a GPU without its address: no device of that name was ever on the bus."""
     node = NODE._replace(devices={**NODE.devices, "GPU3": Device("GPU3", GPU, "GPU", Function("GPU3"))})
-    assert dict(observe(History(), node, 10.0).seen_devices) == {"0000:17:00.0": "gpu"}
+    assert dict(observe(History(), node, 10.0).seen_devices) == {"0000:17:00.0": "GPU"}
 
 
 def port(state_: str, carrier: int = 2) -> Node:
@@ -202,7 +202,7 @@ def test_a_new_baseline_makes_the_machine_right() -> None:
     """After a new baseline nothing that is gone is missed any more."""
     looked = observe(History(seen_devices={"0000:99:00.0": "gpu"}, was_up=frozenset({"mlx5_9/1"})), NODE, 1.0)
     forgotten = observe(history.forget_missing(looked), NODE, 2.0)
-    assert forgotten.seen_devices == {"0000:17:00.0": "gpu"}
+    assert forgotten.seen_devices == {"0000:17:00.0": "GPU"}
     assert forgotten.was_up == {"mlx5_0/1"}
 
 

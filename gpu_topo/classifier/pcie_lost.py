@@ -7,7 +7,7 @@ from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.classifier.silent import silent
 from gpu_topo.model.finding import BASELINE, CAUSE_ASLEEP, CRITICAL, LINK_PARTNERS, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import GPU, Device, Node
+from gpu_topo.model.node import GPU, KINDS, NIC, NVSWITCH, STORAGE, Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.lookup import lookup
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LOST = "pcie-device-lost"
 
+_WORDS = {kind: kind for kind in KINDS} | {GPU: "GPU", NIC: "NIC", NVSWITCH: "NVSwitch", STORAGE: "storage device"}
 _PORTABLE = frozenset({8, 9, 10, 14, 30, 31, 32})  # DMI chassis types of laptops and tablets (SMBIOS 7.4.1)
 _UNSAID = frozenset({1, 2})  # other, unknown
 _REMEDY = (
@@ -77,8 +78,8 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
 def _gone(node: Node, past: Past, policy: Policy) -> dict[str, str]:
     """The devices that an earlier scan or the baseline knows and the bus no longer has: address -> what it is."""
     found = {
-        address: f"the {kind}"
-        for address, kind in past.seen_devices.items()
+        address: _called(what)
+        for address, what in past.seen_devices.items()
         if address not in node.devices and address not in policy.exclude
     }
     if not past.baseline:
@@ -87,8 +88,15 @@ def _gone(node: Node, past: Past, policy: Policy) -> dict[str, str]:
 
     for change in differences(node, past.baseline, policy.exclude):
         if change.kind == MISSING and "kind" in change.was:  # else it is a port
-            found.setdefault(change.subject, str(change.was.get("name") or f"the {change.was['kind']}"))
+            name = change.was.get("name")
+            if name or change.subject not in found:
+                found[change.subject] = _called(str(name or change.was["kind"]))
     return found
+
+
+def _called(what: str) -> str:
+    """A device that is gone, for a sentence: its name, or where only its kind is known, "the GPU"."""
+    return f"the {_WORDS[what]}" if what in _WORDS else what
 
 
 def _may_be_off(node: Node, device: Device) -> bool:

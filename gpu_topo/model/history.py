@@ -26,7 +26,7 @@ class Past(NamedTuple):
     counters: Mapping[tuple[str, str], Growth] = EMPTY
     best_rate_gbps: Mapping[str, float] = EMPTY  # port -> highest rate seen since start
     was_up: frozenset[str] = frozenset()  # ports seen ACTIVE before
-    seen_devices: Mapping[str, str] = EMPTY  # address -> kind, of devices seen before
+    seen_devices: Mapping[str, str] = EMPTY  # address -> name (or kind), of devices seen before
     flaps: Mapping[str, Growth] = EMPTY  # port -> down/up transitions in the window
     samples: Mapping[str, tuple[LinkSample, ...]] = EMPTY  # GPU address -> earlier looks, oldest first
     uptime_seconds: float | None = None
