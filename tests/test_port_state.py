@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_topo.classifier.port_rate import judge_outruns, judge_rate
 from gpu_topo.classifier.port_state import judge_down, judge_not_active
+from gpu_topo.classifier.ports import phys_state_unknown, state_unknown
 from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import Node
-from gpu_topo.model.reading import DENIED, Unknown
+from gpu_topo.model.reading import DENIED, MALFORMED, Unknown
 from tests.build import changed, eight_gpus, node
 
 
@@ -131,3 +133,40 @@ def test_training_links_and_ethernet_are_not_waiting_for_a_subnet_manager() -> N
     assert (
         list(judge_not_active(training, Past(), Policy())) == list(judge_not_active(ethernet, Past(), Policy())) == []
     )
+
+
+@pytest.mark.parametrize("state", ["FOO", "7", Unknown(DENIED, "state"), None])
+def test_a_state_that_is_no_known_one_is_unassessed(state: str | Unknown | None) -> None:
+    """Such a port is neither up nor down: no rule that asks for its state may pass over it in silence."""
+    machine = changed(eight_gpus(), 3, state=state, rate_gbps=Unknown(MALFORMED, "rate"))
+    for judge in (judge_down, judge_not_active, judge_rate, judge_outruns):
+        (told,) = judge(machine, Past(), Policy())
+        assert isinstance(told, Unassessed)
+        assert told.subject == "mlx5_3/1"
+        if isinstance(state, str):
+            assert (told.cause, state in told.reason) == ("unreadable", True)
+
+
+def test_every_state_of_the_kernel_is_known() -> None:
+    """drivers/infiniband/core/sysfs.c: none of these words is an open question."""
+    for state in ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"):
+        assert state_unknown(eight_gpus().ports[0]._replace(state=state)) is None
+    for word in (
+        "Sleep",
+        "Polling",
+        "Disabled",
+        "PortConfigurationTraining",
+        "LinkUp",
+        "LinkErrorRecovery",
+        "Phy Test",
+    ):
+        assert phys_state_unknown(eight_gpus().ports[0]._replace(phys_state=word)) is None
+
+
+def test_a_physical_state_that_is_no_known_one() -> None:
+    """Whether the port waits for its subnet manager or for its link cannot be told."""
+    (told,) = judge_not_active(changed(eight_gpus(), 3, state="INIT", phys_state="BAR"), Past(), Policy())
+    assert isinstance(told, Unassessed)
+    assert (told.subject, "BAR" in told.reason) == ("mlx5_3/1", True)
+    # A port that is up carries data, whatever else it says.
+    assert list(judge_not_active(changed(eight_gpus(), 3, phys_state="BAR"), Past(), Policy())) == []

@@ -13,6 +13,7 @@ from gpu_topo.classifier.ports import (
     judged,
     listed,
     show,
+    state_unknown,
     unread,
 )
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -68,6 +69,9 @@ def judge_rate(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     networks = _networks([item for item in ports if item.up and rates[item.name] is not None], rates)
     for item in ports:
         if not item.up:
+            unknown = state_unknown(item.port)
+            if unknown is not None:
+                yield Unassessed(RATE, item.name, *unknown)
             continue  # a port that is down prints a placeholder
         rate = rates[item.name]
         if rate is None:
@@ -199,6 +203,9 @@ def judge_outruns(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
     """port-outruns-pcie."""
     for item in judged(node, policy):
         if not item.up:
+            unknown = state_unknown(item.port)
+            if unknown is not None:
+                yield Unassessed(OUTRUNS, item.name, *unknown)
             continue
         line = line_rate(node, item.port)
         if line is None:

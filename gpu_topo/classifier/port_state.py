@@ -10,9 +10,10 @@ from gpu_topo.classifier.ports import (
     judged,
     listed,
     others,
+    phys_state_unknown,
     position,
     show,
-    unread,
+    state_unknown,
     was_up,
 )
 from gpu_topo.classifier.rule import Conclusion, Rule
@@ -42,10 +43,10 @@ def judge_down(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     groups = by_board(ports)
     twins_of = {item.name: group for group in groups.values() for item in group}
     for item in ports:
-        state = known(item.port.state)
-        if state is None:
-            yield Unassessed(DOWN, item.name, *unread(item.port.state, "state of the port"))
-        elif state in ("DOWN", "NOP"):
+        unknown = state_unknown(item.port)
+        if unknown is not None:
+            yield Unassessed(DOWN, item.name, *unknown)
+        elif known(item.port.state) in ("DOWN", "NOP"):
             twins = _twins(twins_of.get(item.name, ()), item, policy)
             yield _down(node, past, item, twins, _declared_unused(item, policy))
 
@@ -120,11 +121,16 @@ def _remedy(phys: str | None) -> tuple[str, ...]:
 def judge_not_active(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """port-not-active."""
     for item in judged(node, policy):
-        state, phys = known(item.port.state), known(item.port.phys_state)
-        if state not in ("INIT", "ARMED") or phys not in ("LinkUp", None):
-            continue
         if known(item.port.link_layer) == "Ethernet":
             continue  # no subnet manager there
+        state, phys = known(item.port.state), known(item.port.phys_state)
+        waits = state in ("INIT", "ARMED")
+        unknown = phys_state_unknown(item.port) if waits else state_unknown(item.port)
+        if unknown is not None:
+            yield Unassessed(NOT_ACTIVE, item.name, *unknown)
+            continue
+        if not waits or phys not in ("LinkUp", None):
+            continue
         if state == "INIT":
             why = "no subnet manager has reached it"
             first = "see whether a subnet manager runs in this subnet: sminfo"
@@ -155,8 +161,9 @@ RULES = (
         (CRITICAL, WARNING, INFO),
         "an RDMA port is down",
         "the port's state, whether it was up before, and the same port of equal boards in this node",
-        "it is up; a port that nobody is known to have used, or that is disabled, is information only. Software "
-        "devices, virtual functions and NVSwitch management functions are not judged",
+        "it is up; a port that nobody is known to have used, or that is disabled, is information only. A state that is "
+        "missing or no known one is unassessed. Software devices, virtual functions and NVSwitch management functions "
+        "are not judged",
         _CABLE,
         (
             "linux: Documentation/ABI/stable/sysfs-class-infiniband (state, phys_state)",
@@ -171,7 +178,7 @@ RULES = (
         (WARNING,),
         "an RDMA port has a link but no subnet manager has made it active",
         "the logical state of ports whose physical state is LinkUp",
-        "the state is ACTIVE or DOWN",
+        "the state is ACTIVE or DOWN; one that is missing or no known one is unassessed",
         ("see whether a subnet manager runs in this subnet: sminfo",),
         ("InfiniBand Architecture Specification volume 1, 7.2 (port states)",),
         judge_not_active,

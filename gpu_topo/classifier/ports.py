@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpu_topo.classifier.links import why_unknown
 from gpu_topo.model.address import slot_of
+from gpu_topo.model.finding import CAUSE_UNREADABLE
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import Node
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 COLLECTIVES = "collectives between nodes run at the rate of the slowest port: the whole job, not this node alone"
+# InfiniBand Architecture Specification volume 1, 7.2 (logical states; the kernel adds NOP and ACTIVE_DEFER) and 7.11
+# (physical states, in the kernel's spelling without blanks).
+_STATES = frozenset({"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"})
+_PHYS_STATES = frozenset(
+    {"sleep", "polling", "disabled", "portconfigurationtraining", "linkup", "linkerrorrecovery", "phytest"}
+)
 LINK_STATE = "cat /sys/class/infiniband/{device}/ports/{port}/{{state,phys_state,rate}}"
 
 
@@ -103,6 +110,28 @@ def unread(reading: Reading[str] | Reading[float] | Reading[int], what: str) -> 
     """Reason and cause for a reading that is missing."""
     numeric: Reading[float] = reading if isinstance(reading, Unknown) else None
     return why_unknown(numeric, what)
+
+
+def state_unknown(port: Port) -> tuple[str, str] | None:
+    """Reason and cause where the state of a port is missing or a word that nobody here knows; None where it is known.
+    What such a port does cannot be told: it is neither up nor down."""
+    state = known(port.state)
+    if state in _STATES:
+        return None
+    return unread(port.state, "state of the port") if state is None else _no_such("state", state)
+
+
+def phys_state_unknown(port: Port) -> tuple[str, str] | None:
+    """Reason and cause where the physical state of a port is a word that nobody here knows; None where it is known or
+    not told at all."""
+    state = known(port.phys_state)
+    if state is None or state.replace(" ", "").lower() in _PHYS_STATES:
+        return None
+    return _no_such("physical state", state)
+
+
+def _no_such(what: str, state: str) -> tuple[str, str]:
+    return f"the {what} of the port is no known one: {state[:40]}", CAUSE_UNREADABLE
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
