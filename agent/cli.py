@@ -6,8 +6,9 @@ import os
 import sys
 
 from gpu_topo import __version__
-from gpu_topo.agent.errors import UNUSABLE, UserError
+from gpu_topo.agent.errors import UNUSABLE, UserError, say
 from gpu_topo.agent.options import NotPlain, Quick
+from gpu_topo.agent.output import write
 from gpu_topo.model.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -90,6 +91,9 @@ def _parser_class() -> type[argparse.ArgumentParser]:
         def error(self, message: str) -> None:  # type: ignore[override]
             raise UserError(f"{self.prog}: {message}", f"try '{self.prog} --help'")
 
+        def print_help(self, file: object = None) -> None:
+            write(self.format_help())  # argparse's own drops what it cannot write
+
     return Parser
 
 
@@ -118,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(arguments)
     except UserError as error:
         if str(error):
-            print(f"gpu-topo: {error}" if not str(error).startswith("gpu-topo") else error, file=sys.stderr)
+            say(str(error))
         return UNUSABLE
     except BrokenPipeError:
         # The reader left (head, a pager): nothing more to say, and nothing to say it to.
@@ -131,10 +135,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     first = arguments[0] if arguments else "--help"
     if first in ("-V", "--version"):
-        sys.stdout.write(f"gpu-topo {__version__}\n")
+        write(f"gpu-topo {__version__}")
         return 0
     if first in ("-h", "--help", "help"):
-        sys.stdout.write(help_text())
+        write(help_text())
         return 0 if arguments else UNUSABLE
     command = next((c for c in COMMANDS if c.name == first), None)
     if command is None:
@@ -169,17 +173,19 @@ def read(command: Command, module: Any, words: Sequence[str]) -> Any:
 
 
 def _occupy() -> None:
-    """Where the caller closed standard output or error (>&-): no file that is opened later may become it.
+    """Where the caller closed standard input, output or error (>&-): no file that is opened later may become it.
 
-    What is written to such an output fails, as it does for any other program; messages without a reader are dropped.
+    What is read from such an input or written to such an output fails, as it does for any other program; messages
+    without a reader are dropped.
     """
-    for number, name, mode in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+    for number, name, mode in ((0, "stdin", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, mode)
             os.dup2(opened, number)
             if opened != number:
                 os.close(opened)
-            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
+            if number:
+                setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
 
 
 def entry() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 OK = 0
 WARNING = 1
 CRITICAL = 2
@@ -13,3 +16,14 @@ class UserError(Exception):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}; {hint}" if hint else message)
+
+
+def say(message: str) -> None:
+    """One line on standard error. That nobody can read it (closed, a full disk) keeps nothing else from happening."""
+    line = message if message.startswith("gpu-topo") else f"gpu-topo: {message}"
+    try:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        # What stays in the buffer must not fail once more on the way out.
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115

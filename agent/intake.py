@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 
-from gpu_topo.agent.errors import UserError
+from gpu_topo.agent.errors import UserError, say
 from gpu_topo.agent.inspect import audit, conclude
 from gpu_topo.agent.scan import scan
 from gpu_topo.model.facts import ABSENT, DENIED, Facts
@@ -91,14 +90,14 @@ def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list
     from gpu_topo.collectors.recording import read_inputs
 
     facts: list[Facts] = []
-    for entry in read_inputs(names):
+    for entry in read_inputs(names, timeout):
         if entry.problem:
-            print(f"gpu-topo: {entry.problem}", file=sys.stderr)
+            say(entry.problem)
         if entry.source is not None:
             own = [*scan(entry.source, timeout, policy.exclude), *nvml.replayed(entry.source)]
             if not entry.problem and not any(map(_says_something, own)):
                 shown = "standard input" if entry.name == "-" else clean(entry.name)
-                print(f"gpu-topo: {shown}: {_NO_MACHINE}", file=sys.stderr)
+                say(f"{shown}: {_NO_MACHINE}")
             facts.extend(own)
         facts.extend(entry.facts)
     if not any(map(_says_something, facts)):

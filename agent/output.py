@@ -7,6 +7,9 @@ import sys
 
 from gpu_topo.agent.errors import UserError
 
+_STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+
 
 def write(data: str | bytes, path: str | None = None) -> None:
     """Write to `path` atomically, or to standard output."""
@@ -25,9 +28,16 @@ def write(data: str | bytes, path: str | None = None) -> None:
             raise UserError(f"standard output: cannot be written: {error.strerror}") from None
         return
     content = data.encode() if isinstance(data, str) else data
+    own = own_descriptor(path)
+    if own is None:
+        path = os.path.realpath(path)  # a link stays one
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        # Devices and pipes (/dev/stderr, a FIFO) are written, not replaced.
+        if own is not None:
+            with open(os.dup(own), "wb") as out:
+                out.write(content)
+            return
+        # Devices and pipes (a terminal, a FIFO) are written, not replaced.
         if os.path.exists(path) and not os.path.isfile(path):
             with open(path, "wb") as out:
                 out.write(content)
@@ -41,6 +51,18 @@ def write(data: str | bytes, path: str | None = None) -> None:
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def own_descriptor(path: str) -> int | None:
+    """The descriptor of this process that a path stands for (/dev/stdout), None for every other path.
+
+    Such a path is no name of a file to be replaced, although it leads to one where a shell redirects.
+    """
+    number = _STANDARD.get(path)
+    if number is None and path.startswith(_DESCRIPTORS):
+        last = path.rpartition("/")[2]
+        number = int(last) if last.isdecimal() else None
+    return number
 
 
 def _to_stdout(text: str) -> None:

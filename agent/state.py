@@ -28,6 +28,7 @@ class State(NamedTuple):
 
 def write_atomically(path: str, data: bytes) -> None:
     """Replace a file by a whole new one: whatever happens there is the old one or the new one. Raises OSError."""
+    path = os.path.realpath(path)  # a link stays one
     folder = os.path.dirname(path) or "."
     temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.getpid()}.new")
     try:

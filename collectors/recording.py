@@ -6,13 +6,15 @@ the outputs that it holds, each for the reader that knows its first line. Nothin
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from gpu_topo.collectors.readers.reader import Reader, clean
-from gpu_topo.collectors.unpack import MAX_BYTES, Unreadable, unpacked
+from gpu_topo.collectors.unpack import MAX_BYTES, Awaited, Unreadable, in_time, unpacked
 from gpu_topo.model.facts import FAILED, Facts
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Source
@@ -71,28 +73,40 @@ def readers() -> dict[str, Reader]:
     return found
 
 
-def read_inputs(names: Sequence[str]) -> list[Input]:
-    """Every named recording, "-" for standard input; one that is not understood does not keep the others from it."""
-    return [_read_input(name) for name in names]
+def read_inputs(names: Sequence[str], timeout: float = 10.0) -> list[Input]:
+    """Every named recording, "-" for standard input; one that is not understood does not keep the others from it.
+
+    timeout: seconds to wait, in all, for what others have yet to write into pipes.
+    """
+    ends = time.monotonic() + timeout
+    return [_read_input(name, ends) for name in names]
 
 
-def _read_input(name: str) -> Input:
+def _read_input(name: str, ends: float) -> Input:
     shown = "standard input" if name == "-" else clean(name).replace("\n", " ")
     try:
         if name == "-":
-            return _understand(sys.stdin.buffer, name, shown)
-        with open(name, "rb", buffering=0) as file:
-            return _understand(file, name, shown)
+            if sys.stdin is None:
+                raise Unreadable("is closed")
+            return _understand(in_time(sys.stdin.buffer, ends), name, shown)
+        with open(name, "rb", buffering=0, opener=_open_at_once) as file:
+            return _understand(in_time(file, ends), name, shown)
     except Unreadable as error:
         return Input(name, problem=f"{shown}: {error}")
     except IsADirectoryError:
-        return Input(name, problem=f"{shown}: is a directory: give a copied file tree with --root {shown}")
+        tree = "DIR" if name == "-" else shown
+        return Input(name, problem=f"{shown}: is a directory: give a copied file tree with --root {tree}")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Input(name, problem=f"{shown}: cannot be read: {why}")
 
 
-def _understand(file: BinaryIO, name: str, shown: str) -> Input:
+def _open_at_once(name: str, flags: int) -> int:
+    """Opening a FIFO without a writer would wait for one."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+def _understand(file: BinaryIO | Awaited, name: str, shown: str) -> Input:
     """Tell by the content what this is. Raises Unreadable where it is nothing that this program knows."""
     from gpu_topo.collectors.archive import is_tar
     from gpu_topo.source.capture import is_capture
@@ -136,10 +150,8 @@ def _says_nothing(facts: Facts) -> bool:
     return empty and facts.source.status == FAILED
 
 
-def _refuse_if_huge(file: BinaryIO) -> None:
+def _refuse_if_huge(file: BinaryIO | Awaited) -> None:
     """A file that states its size need not be read to know that it is too much."""
-    import os
-
     try:
         size = os.fstat(file.fileno()).st_size
     except (OSError, ValueError, AttributeError):  # standard input that is no file
@@ -175,6 +187,11 @@ def _encoding(head: bytes) -> str | None:
         return "utf-16"
     if head.startswith(b"\xef\xbb\xbf"):
         return "utf-8-sig"
+    # Without its mark: every other byte of a text in Latin letters is zero.
+    half = len(head) // 2
+    first, second = head[::2].count(0), head[1::2].count(0)
+    if half and max(first, second) * 10 > half * 7 and min(first, second) * 20 < half:
+        return "utf-16-le" if second > first else "utf-16-be"
     # Logs hold a stray zero now and then; pictures and programs are full of them.
     return None if head.count(0) * 20 > len(head) else "utf-8"
 

@@ -7,6 +7,10 @@ sentence that says so, since half a recording would pass for a whole machine.
 from __future__ import annotations
 
 import io
+import os
+import select
+import stat
+import time
 from collections.abc import Callable
 from typing import BinaryIO, Protocol
 
@@ -85,10 +89,41 @@ _REFUSED: tuple[tuple[bytes, str], ...] = (
 )
 
 
+class Awaited:
+    """A pipe, a FIFO or a terminal: what comes of it in time. Nobody may be at its other end."""
+
+    def __init__(self, descriptor: int, ends: float) -> None:
+        """ends: time.monotonic() at which waiting is over."""
+        self._descriptor = descriptor
+        self._ends = ends
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def read(self, size: int) -> bytes:
+        """At least one byte, b"" at the end. What is there is read however late it is; raises Unreadable otherwise."""
+        if not self._poll.poll(max(0.0, self._ends - time.monotonic()) * 1000):
+            raise Unreadable("nothing came in time; --timeout SECONDS waits longer")
+        return os.read(self._descriptor, size)
+
+
+def in_time(file: BinaryIO, ends: float) -> BinaryIO | Awaited:
+    """The file itself where it is one, else what of it comes in time: see Awaited."""
+    try:
+        descriptor = file.fileno()
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return file
+    except (OSError, ValueError, AttributeError):  # a stand-in that has no descriptor
+        return file
+    return Awaited(descriptor, ends)
+
+
 class _Counted(io.RawIOBase):
     """A raw stream that refuses to give more than MAX_BYTES."""
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: BinaryIO | Awaited) -> None:
         self._raw = raw
         self._given = 0
 
@@ -151,7 +186,7 @@ class _Unpacked(_Counted):
                 return out
 
 
-def unpacked(raw: BinaryIO) -> io.BufferedReader:
+def unpacked(raw: BinaryIO | Awaited) -> io.BufferedReader:
     """The stream behind every layer of compression, at most MAX_LAYERS; raises Unreadable."""
     stream: io.BufferedReader = io.BufferedReader(_Counted(raw), _CHUNK)
     for layer in range(MAX_LAYERS + 1):

@@ -84,6 +84,8 @@ class _Packed(NamedTuple):
         _Packed("xz", lzma.compress),
         _Packed("CRLF", lambda data: data.replace(b"\n", b"\r\n")),
         _Packed("UTF-16", lambda data: data.decode().encode("utf-16")),
+        _Packed("UTF-16LE without a mark", lambda data: data.decode().encode("utf-16-le")),
+        _Packed("UTF-16BE without a mark", lambda data: data.decode().encode("utf-16-be")),
         _Packed("UTF-8 with a byte order mark", lambda data: b"\xef\xbb\xbf" + data),
         _Packed("members", lambda data: b"".join(gzip.compress(line + b"\n") for line in data.splitlines())),
         _Packed("padded", lambda data: gzip.compress(data) + bytes(512)),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 
 from gpu_topo import __version__
 from gpu_topo.agent import intake
+from gpu_topo.agent.errors import say
 from gpu_topo.agent.output import write
 from gpu_topo.agent.scan import scan
 from gpu_topo.collectors import redact
@@ -40,5 +40,5 @@ def run(args: Namespace) -> int:
     write(data, args.out)
     late = [fact.source.name for fact in facts if fact.source.status == "timeout"]
     if late:
-        print(f"gpu-topo: the capture is incomplete: {', '.join(late)} did not answer in time", file=sys.stderr)
+        say(f"the capture is incomplete: {', '.join(late)} did not answer in time")
     return 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent import intake
-from gpu_topo.agent.output import write
+from gpu_topo.agent.errors import UserError
+from gpu_topo.agent.output import own_descriptor, write
 from gpu_topo.agent.policy import policy_of
 
 EPILOG = """examples:
@@ -31,9 +33,17 @@ def run(args: Namespace) -> int:
     """Audit once and write; findings are in the metrics and not in the exit status."""
     from gpu_topo.exporters import prometheus
 
+    _refuse_unread_name(args.output)
     policy, past = policy_of(args)
     begun = time.monotonic()
     report = intake.report_of(args, policy, past)
     runtime = prometheus.Runtime(last_scan=time.time(), scan_seconds=time.monotonic() - begun)
     write(prometheus.render(report, False, runtime, getattr(args, "metrics.nvlink_per_link")), args.output)
     return 0
+
+
+def _refuse_unread_name(path: str) -> None:
+    """node_exporter reads *.prom and passes over everything else, without a word."""
+    stream = path == "-" or own_descriptor(path) is not None or (os.path.exists(path) and not os.path.isfile(path))
+    if not stream and not path.endswith(".prom"):
+        raise UserError(f"{path}: node_exporter reads only files whose name ends in .prom", f"give {path}.prom")
