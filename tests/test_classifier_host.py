@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from gpu_topo.model.host import BARE_METAL, Platform
+from gpu_topo.model.node import BRIDGE, NIC, Node
+from gpu_topo.model.reading import DENIED, NO_DATA, NOT_RECORDED, Reading, Unknown
 from tests import trees
+from tests.build import eight_gpus
 from tests.nvlinks import GUEST
 from tests.trees import Machine, conclusions, findings
 
@@ -40,6 +45,59 @@ def test_devices_that_nobody_places() -> None:
     machine.nvme(machine.root_port(host))
     trees.display(machine, host)
     assert findings(machine.node(), NUMA) == []
+
+
+def recorded(machine: Node, numa: Mapping[str, Reading[int]]) -> Node:
+    """The node as a recording shows it that does not say how many NUMA nodes there are, with these readings."""
+    devices = {
+        a: d._replace(function=d.function._replace(numa_node=numa[a])) if a in numa else d
+        for a, d in machine.devices.items()
+    }
+    return machine._replace(devices=devices, platform=Platform(kind=BARE_METAL))
+
+
+LEFT_OUT = Unknown(NOT_RECORDED, "lspci: NUMA node")
+
+
+def test_a_line_that_lspci_does_not_print() -> None:
+    """Where other GPUs tell their NUMA nodes, one that does not is an open question: lspci prints none for -1."""
+    machine = eight_gpus()
+    gpu = machine.devices[machine.gpus[1].address]
+    found, left = conclusions(recorded(machine, {gpu.address: LEFT_OUT}), NUMA)
+    assert found == []
+    assert [(u.subject, u.cause) for u in left] == [(gpu.address, "not-recorded")]
+    assert gpu.path[-2] in left[0].reason
+    # A whole path without a line is one too.
+    _, left = conclusions(recorded(machine, dict.fromkeys(gpu.path, LEFT_OUT)), NUMA)
+    assert [u.subject for u in left] == [gpu.address]
+    assert "above it" not in left[0].reason
+
+
+def test_a_recording_that_says_minus_one() -> None:
+    """Two NUMA nodes occur, and the firmware gives this GPU none: information, though nobody counted the nodes."""
+    machine = eight_gpus()
+    gpu = machine.devices[machine.gpus[1].address]
+    (found,) = findings(recorded(machine, dict.fromkeys(gpu.path, Unknown(NO_DATA, "NUMA node"))), NUMA)
+    assert (found.severity, found.related) == ("info", (gpu.address,))
+
+
+def test_a_recording_with_one_numa_node_or_without_any() -> None:
+    """That there are several must be seen, and a source that tells it of no device of a kind told nothing."""
+    machine = eight_gpus()
+    first = machine.gpus[0].address
+    one = dict.fromkeys(machine.devices, 0) | {first: LEFT_OUT}
+    assert conclusions(recorded(machine, one), NUMA) == ([], [])
+    assert conclusions(recorded(machine, dict.fromkeys(machine.devices, LEFT_OUT)), NUMA) == ([], [])
+    nics = dict.fromkeys((a for a, d in machine.devices.items() if d.kind in (NIC, BRIDGE)), LEFT_OUT)
+    assert conclusions(recorded(machine, nics), NUMA) == ([], [])
+
+
+def test_a_numa_node_that_could_not_be_read() -> None:
+    """The firmware is not to blame for it."""
+    machine = eight_gpus()
+    gpu = machine.devices[machine.gpus[1].address]
+    found, left = conclusions(recorded(machine, dict.fromkeys(gpu.path, Unknown(DENIED, "numa_node"))), NUMA)
+    assert (found, [(u.subject, u.cause) for u in left]) == ([], [(gpu.address, "denied")])
 
 
 def with_payloads(device: int, port: int, **more: object) -> tuple[Machine, str, str]:

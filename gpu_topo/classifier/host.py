@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import called
+from gpu_topo.classifier.links import called, why_unknown
 from gpu_topo.classifier.rule import Conclusion, Rule
-from gpu_topo.model.finding import CAUSE_DENIED, INFO, LINK_PARTNERS, PEERS, Finding, Unassessed
+from gpu_topo.model.finding import CAUSE_DENIED, CAUSE_NOT_RECORDED, INFO, LINK_PARTNERS, PEERS, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
-from gpu_topo.model.reading import DENIED, Unknown, known
+from gpu_topo.model.reading import DENIED, NO_DATA, NOT_RECORDED, Unknown, known
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 NUMA = "numa-unknown"
 PAYLOAD = "payload-size-mismatch"
@@ -26,21 +26,41 @@ def numa_nodes(node: Node) -> int | None:
 
 def judge_numa(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """numa-unknown."""
-    count = numa_nodes(node)
-    if count is None or count < 2:
-        return
-    lost = [
+    missing = [
         d
         for d in lookup(node).of(GPU, ACCELERATOR, NIC)
-        if not d.function.physical_function and not any(_numa_known(node.devices.get(step)) for step in d.path)
+        if known(d.function.numa_node) is None and not d.function.physical_function
     ]
+    count = numa_nodes(node)
+    if not missing or (count is not None and count < 2):
+        return
+    stated = _stated(node)
+    if count is None and len({number for numbers in stated.values() for number in numbers}) < 2:
+        return
+    lost = []
+    for d in missing:
+        own = d.function.numa_node
+        above = _above(node, d)
+        why = own.why if isinstance(own, Unknown) else None
+        if why in (None, NOT_RECORDED) and d.kind in stated:
+            # lspci prints no line where the kernel knows none, so that a lost line looks the same.
+            reason = "its NUMA node is not recorded, or the kernel knows none"
+            reason += f"; {above} above it has one" if above is not None else ""
+            yield Unassessed(NUMA, d.address, reason, CAUSE_NOT_RECORDED)
+        elif above is not None:
+            continue
+        elif why in (None, NO_DATA):
+            if count is not None or why is not None:
+                lost.append(d)
+        elif count is not None or why != NOT_RECORDED:
+            yield Unassessed(NUMA, d.address, *why_unknown(own, "NUMA node"))
     if not lost:
         return
     yield Finding(
         NUMA,
         INFO,
         "node",
-        f"the firmware does not say which of the {count} NUMA nodes {len(lost)} GPUs and NICs belong to",
+        f"the firmware does not say which of the {'' if count is None else f'{count} '}NUMA nodes {_counted(lost)}",
         PEERS,
         "processes cannot be pinned next to their GPU; placement and paths across sockets stay unknown",
         (
@@ -50,12 +70,31 @@ def judge_numa(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         "grep . /sys/bus/pci/devices/*/numa_node",
         related=tuple(d.address for d in lost),
         observed={"devices": len(lost)},
-        expected={"numa_nodes": count},
+        expected={} if count is None else {"numa_nodes": count},
     )
 
 
-def _numa_known(device: Device | None) -> bool:
-    return device is not None and known(device.function.numa_node) is not None
+def _counted(lost: Sequence[Device]) -> str:
+    return f"{called(lost[0])} belongs to" if len(lost) == 1 else f"{len(lost)} GPUs and NICs belong to"
+
+
+def _stated(node: Node) -> Mapping[str, set[int]]:
+    """The NUMA nodes that devices of each kind say they belong to."""
+    numbers: dict[str, set[int]] = {}
+    for device in lookup(node).of(GPU, ACCELERATOR, NIC):
+        number = known(device.function.numa_node)
+        if number is not None:
+            numbers.setdefault(device.kind, set()).add(number)
+    return numbers
+
+
+def _above(node: Node, device: Device) -> str | None:
+    """The nearest bridge above a device whose NUMA node is known."""
+    for step in reversed(device.path[:-1]):
+        bridge = node.devices.get(step)
+        if bridge is not None and known(bridge.function.numa_node) is not None:
+            return step
+    return None
 
 
 def judge_payload(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
@@ -104,7 +143,8 @@ RULES = (
         (INFO,),
         "the firmware does not say which NUMA node a GPU or NIC belongs to",
         "numa_node of GPUs, accelerators and NICs and of the bridges above them",
-        "the machine has one NUMA node, or a bridge above knows it",
+        "the machine has one NUMA node, or a bridge above knows it. Where others of its kind tell theirs and nothing "
+        "is recorded of this one's, it is unassessed",
         ("look for a firmware setting or update that describes PCIe locality (ACPI _PXM)",),
         ("linux: Documentation/ABI/testing/sysfs-bus-pci (numa_node)", "AMDESE/AMDSEV#135, open-mpi/hwloc#712"),
         judge_numa,
