@@ -11,7 +11,7 @@ from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import Node
-from gpu_topo.model.reading import DENIED, MALFORMED, Unknown
+from gpu_topo.model.reading import DENIED, MALFORMED, NO_DATA, Unknown
 from tests.build import changed, eight_gpus, node
 
 
@@ -60,6 +60,52 @@ def test_roce_says_disabled_for_every_missing_link(switched_on: bool | None, sev
     netdevs = (NetDevice(str(ports[3].netdev), admin_up=switched_on),)
     machine = changed(machine._replace(ports=ports, netdevs=netdevs), 3, state="DOWN", phys_state="Disabled")
     assert down(machine)["mlx5_3/1"].severity == severity
+
+
+def test_disabled_is_said_once() -> None:
+    """Why a port is down is not told twice."""
+    machine = changed(eight_gpus(), 3, state="DOWN", phys_state="Disabled")
+    assert down(machine)["mlx5_3/1"].summary == "port mlx5_3/1 is down: it is disabled"
+    machine = changed(eight_gpus(), 3, state="DOWN", phys_state="Polling")
+    assert "(Polling)" in down(machine)["mlx5_3/1"].summary
+
+
+def bonded(*speeds: int | str) -> Node:
+    """One RDMA device over a bond whose members have these speeds in Mb/s, or a reason why there is none."""
+    members = tuple(
+        NetDevice(f"eth{n}", f"0000:05:00.{n}", s if isinstance(s, int) else Unknown(s, "speed"), master="bond0")
+        for n, s in enumerate(speeds)
+    )
+    one = Port("mlx5_bond_0", 1, "0000:05:00.0", "eth0", "Ethernet", "roce", "ACTIVE", "LinkUp", bond="bond0")
+    return node(ports=(one,), netdevs=members)
+
+
+def test_a_bond_with_a_member_down_is_a_warning() -> None:
+    """The RDMA device stays ACTIVE on half of its members, which its own state does not show."""
+    (found,) = down(bonded(100_000, NO_DATA)).values()
+    assert (found.subject, found.severity, found.basis) == ("mlx5_bond_0/1", "warning", "peers")
+    assert "eth1 has no link" in found.summary
+    assert found.related == ("0000:05:00.1",)
+    assert found.lost_gbs == 12.5
+
+
+def test_bonds_that_are_no_alarm() -> None:
+    """All members up; none up (the port itself tells); one that may not be read, or is switched off or unused."""
+    assert down(bonded(100_000, 100_000)) == {}
+    assert down(bonded(NO_DATA, NO_DATA)) == {}
+    assert down(bonded(100_000, DENIED)) == {}
+    machine = bonded(100_000, NO_DATA)
+    switched_off = (machine.netdevs[0], machine.netdevs[1]._replace(admin_up=False))
+    assert down(machine._replace(netdevs=switched_off)) == {}
+    assert down(machine, policy=Policy(roles={"mlx5_bond_0": "unused"})) == {}
+    assert [f.severity for f in down(bonded(100_000, NO_DATA, NO_DATA)).values()] == ["info"]
+
+
+def test_a_member_with_an_rdma_port_is_judged_by_it() -> None:
+    """Two RDMA devices over one bond: the one that is down is told once, as a port."""
+    machine = bonded(100_000, NO_DATA)
+    other = Port("mlx5_1", 1, "0000:05:00.1", "eth1", "Ethernet", "roce", "DOWN", "Polling", bond="bond0")
+    assert list(down(machine._replace(ports=(*machine.ports, other)))) == ["mlx5_1/1"]
 
 
 def test_the_uncabled_port_of_a_two_port_card_is_information() -> None:

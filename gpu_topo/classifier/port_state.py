@@ -19,8 +19,9 @@ from gpu_topo.classifier.ports import (
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import BASELINE, CRITICAL, INFO, PEERS, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.host import NetDevice
 from gpu_topo.model.node import Node
-from gpu_topo.model.reading import known
+from gpu_topo.model.reading import NO_DATA, Unknown, known
 from gpu_topo.topology.roles import UNUSED, line_rate, netdev_of, overridden
 
 TYPE_CHECKING = False
@@ -49,6 +50,50 @@ def judge_down(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         elif known(item.port.state) in ("DOWN", "NOP"):
             twins = _twins(twins_of.get(item.name, ()), item, policy)
             yield _down(node, past, item, twins, _declared_unused(item, policy))
+    yield from _halved_bonds(node, [item for item in ports if item.port.bond and item.up], policy)
+
+
+def _halved_bonds(node: Node, ports: Sequence[Judged], policy: Policy) -> Iterator[Finding]:
+    """Bonds of which some members have no link. One RDMA device stands for all members of a bond, so that a member
+    has no state of its own: its interface, without a speed then, tells. One with an RDMA port is judged by that."""
+    own = {known(port.netdev) for port in node.ports}
+    told = set()
+    for item in ports:
+        bond = item.port.bond
+        if bond in told or _declared_unused(item, policy):
+            continue
+        told.add(bond)
+        members = [device for device in node.netdevs if device.master == bond and known(device.admin_up) is not False]
+        up = [device for device in members if known(device.speed_mbps) is not None]
+        down = [d for d in members if _without_link(d) and d.name not in own]
+        if up and down:
+            yield _halved(item, up, down)
+
+
+def _without_link(device: NetDevice) -> bool:
+    speed = device.speed_mbps
+    return isinstance(speed, Unknown) and speed.why == NO_DATA
+
+
+def _halved(item: Judged, up: Sequence[NetDevice], down: Sequence[NetDevice]) -> Finding:
+    names, working = [device.name for device in down], [device.name for device in up]
+    alone = len(down) == 1  # then every twin is up
+    count = len(up) + len(down)
+    return Finding(
+        DOWN,
+        WARNING if alone else INFO,
+        item.name,
+        f"port {item.name} is up on {len(up)} of the {count} members of {item.port.bond}: {listed(names)} "
+        f"{'has' if alone else 'have'} no link",
+        PEERS,
+        f"the bond carries {len(up)} of {count} shares of its traffic; {COLLECTIVES}",
+        _CABLE if alone else ("leave it where the bond was built for later", *_CABLE),
+        f"grep -E 'Slave Interface|MII Status' /proc/net/bonding/{item.port.bond}",
+        related=tuple(address for device in down if (address := known(device.address))),
+        observed={"members_up": working, "members_down": names},
+        expected={"members_up": [*working, *names]},
+        lost_gbs=sum(known(d.speed_mbps) or 0 for d in up) / len(up) * len(down) / 8000,
+    )
 
 
 def _declared_unused(item: Judged, policy: Policy) -> bool:
@@ -93,7 +138,7 @@ def _down(node: Node, past: Past, item: Judged, twins: Sequence[Judged], declare
     else:
         why = "nothing says that it was ever in use"
     rate = max((r for twin in up if (r := line_rate(node, twin.port)) is not None), default=None)
-    words = f" ({phys})" if phys else ""
+    words = f" ({phys})" if phys and phys.lower() not in why else ""  # "is down: it is disabled" says it once
     return Finding(
         DOWN,
         severity,
@@ -160,10 +205,11 @@ RULES = (
         DOWN,
         (CRITICAL, WARNING, INFO),
         "an RDMA port is down",
-        "the port's state, whether it was up before, and the same port of equal boards in this node",
-        "it is up; a port that nobody is known to have used, or that is disabled, is information only. A state that is "
-        "missing or no known one is unassessed. Software devices, virtual functions and NVSwitch management functions "
-        "are not judged",
+        "the port's state, whether it was up before, and the same port of equal boards in this node; of a bond, which "
+        "of its members have a link",
+        "it is up, and so are all members of its bond; a port that nobody is known to have used, or that is disabled, "
+        "is information only. A state that is missing or no known one is unassessed. Software devices, virtual "
+        "functions and NVSwitch management functions are not judged",
         _CABLE,
         (
             "linux: Documentation/ABI/stable/sysfs-class-infiniband (state, phys_state)",
