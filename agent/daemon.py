@@ -15,11 +15,13 @@ from typing import Any
 
 from gpu_topo import __version__
 from gpu_topo.agent import config as configuration
+from gpu_topo.agent import inspect
 from gpu_topo.agent.auth import Guard
 from gpu_topo.agent.baseline import BaselineError, Saved, load_saved, stamp
 from gpu_topo.agent.config import Config, ConfigError
 from gpu_topo.agent.history import forget_missing
 from gpu_topo.agent.http import Server
+from gpu_topo.agent.intake import no_tree
 from gpu_topo.agent.life import CLEARED, Change
 from gpu_topo.agent.log import Log
 from gpu_topo.agent.loop import Loop
@@ -34,7 +36,7 @@ from gpu_topo.exporters.prometheus import Runtime
 from gpu_topo.model.facts import ABSENT, OK, PARTIAL
 from gpu_topo.model.finding import CRITICAL, WARNING, Report
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.source import Refusal
+from gpu_topo.source import Refusal, is_readable_tree
 from gpu_topo.source.kept import Kept
 
 _SECOND_LOOK = 2.0  # after the first scan, so that what is wrong already shows soon
@@ -61,6 +63,8 @@ class Daemon:
         self._thrift = Thrift()
         self._load = load
         self.config = load()
+        if not is_readable_tree(self.config.root):
+            raise ConfigError(no_tree(self.config.root))
         self.log = log or Log(self.config.log_level)
         self.notify = notify or Notify()
         self.loop = Loop()
@@ -120,7 +124,7 @@ class Daemon:
         self.server.close()
         if not self._scanning:  # else its thread may still be reading
             self._save(self._memory)
-            self.source.close()
+            self.source.successor().close()
         self.loop.close()
 
     # --- scanning --------------------------------------------------------------------------------------------------
@@ -175,10 +179,11 @@ class Daemon:
     def _work(self, settings: Settings, memory: Memory) -> None:
         """In the scanning thread."""
         try:
+            self.source = self.source.successor()
             self.source.begin()
             seen = look(self.source, settings, memory, self._collectors)
             if any(device.function.answers is False for device in seen.report.node.devices.values()):
-                self.source.forget()  # all ones are not what the device is, should it answer again
+                self.source.successor().forget()  # all ones are not what the device is, should it answer again
             scanned = self._scanned(seen)
             done = _Done(seen, scanned, self.site.prepare(scanned))
             # What could not be written is tried again at once: there may be room by now.
@@ -255,7 +260,7 @@ class Daemon:
 
             return html.render(report, interval).encode()
 
-        return Scanned(metrics, openmetrics, as_json, picture, summary_of(report))
+        return Scanned(metrics, openmetrics, as_json, picture, summary_of(report), inspect.unread(report.node))
 
     # --- telling ---------------------------------------------------------------------------------------------------
 
@@ -349,12 +354,13 @@ class Daemon:
 
 
 def summary_of(report: Report) -> str:
-    """One line: the verdict, and how many findings of which severity."""
+    """One line: the verdict, how many findings of which severity, and what could not be read."""
     counts: dict[str, int] = {}
     for finding in report.findings:
         if finding.accepted is None:
             counts[finding.severity] = counts.get(finding.severity, 0) + 1
     words = ", ".join(f"{number} {severity}" for severity, number in counts.items())
+    words = "; ".join(filter(None, (words, inspect.unread(report.node))))
     return f"{report.verdict}: {words}" if words else report.verdict
 
 

@@ -9,7 +9,7 @@ from gpu_topo.agent.scan import scan
 from gpu_topo.assemble import assemble
 from gpu_topo.classifier import RULES, classify, verdict
 from gpu_topo.collectors import LOAD
-from gpu_topo.model.facts import TIMEOUT, Facts
+from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, TIMEOUT, Facts
 from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
@@ -17,8 +17,11 @@ from gpu_topo.source import Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from gpu_topo.model.finding import Finding, Unassessed
+
+NEEDED = "pcie"  # without this source there is no telling what the machine has
 SAMPLE_SECONDS = 1.0  # long enough for a P-state to change, short enough to wait for
 
 
@@ -50,7 +53,55 @@ def audit(
         time.sleep(SAMPLE_SECONDS)
         ends += SAMPLE_SECONDS
         facts.extend(scan(source, ends - time.monotonic(), policy.exclude, [LOAD]))
+    if past.baseline.get("devices"):
+        facts = [down_where_known(fact, (NEEDED,)) for fact in facts]
     return conclude(facts, policy, past, source.live)
+
+
+def down_where_known(facts: Facts, known: Collection[str]) -> Facts:
+    """The facts of a source that is known to have told something of this machine: where it is not there any more, or
+    lists nothing at all, it has failed. What it told of is not gone for that."""
+    status = facts.source
+    if status.name not in known or tells(facts) or status.status not in (ABSENT, DENIED, OK, PARTIAL):
+        return facts
+    if status.status in (OK, PARTIAL) and status.name != NEEDED:
+        return facts  # a driver was unloaded; but no bus is empty
+    why = "lists nothing" if status.status in (OK, PARTIAL) else f"not there: {status.detail}"
+    return facts._replace(source=status._replace(status=FAILED, detail=why))
+
+
+def tells(facts: Facts) -> bool:
+    """Whether a source told of anything that the machine has."""
+    return bool(
+        facts.functions or facts.gpus or facts.ports or facts.netdevs or facts.blocks or facts.accelerator_links
+    )
+
+
+def read_nothing(facts: Iterable[Facts]) -> bool:
+    """Whether no source but the platform was there to be read."""
+    rest = [fact for fact in facts if fact.source.name != "platform"]
+    return all(
+        fact.source.status in (ABSENT, DENIED, FAILED)
+        and not tells(fact)
+        and (fact.driver is None or fact.driver.status == ABSENT)
+        for fact in rest
+    )
+
+
+def unread(node: Node) -> str:
+    """What keeps a report from saying what the machine has, "" where nothing does."""
+    for source in node.sources:
+        if source.name == NEEDED and source.status in (TIMEOUT, FAILED, DENIED):
+            return f"{source.name} {source.status}: {source.detail}"
+    return ""
+
+
+def verdict_on(
+    node: Node, findings: Sequence[Finding], unassessed: Sequence[Unassessed], policy: Policy = Policy()
+) -> str:
+    """The classifier's verdict, but that a machine which could not be read is not known to have no accelerator."""
+    said = verdict(node, findings, unassessed, policy)
+    return "unknown" if said == "ok" and unread(node) and not has_accelerator(node) else said
 
 
 def conclude(
@@ -71,7 +122,7 @@ def report_on(node: Node, policy: Policy = Policy(), past: Past = Past(), notes:
         node=node,
         findings=judgement.findings,
         unassessed=judgement.unassessed,
-        verdict=verdict(node, judgement.findings, judgement.unassessed, policy),
+        verdict=verdict_on(node, judgement.findings, judgement.unassessed, policy),
         generated_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         version=__version__,
         notes=(*notes, *_left_out(policy)),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from gpu_topo.agent.errors import UserError, say
-from gpu_topo.agent.inspect import audit, conclude
+from gpu_topo.agent.inspect import NEEDED, audit, conclude
 from gpu_topo.agent.scan import scan
-from gpu_topo.model.facts import ABSENT, DENIED, Facts
+from gpu_topo.model.facts import ABSENT, DENIED, FAILED, Facts
 from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.source import Live, Source, is_readable_tree
@@ -62,8 +62,13 @@ def source_of(args: Namespace) -> Source:
     if args.root is None:
         return Live("/")
     if not is_readable_tree(args.root):
-        raise UserError(f"{args.root}: no file tree of a machine: looked for {args.root}/sys and {args.root}/proc")
+        raise UserError(no_tree(args.root))
     return Live(args.root)
+
+
+def no_tree(root: str) -> str:
+    """What is wrong with a --root that is none."""
+    return f"{root}: no file tree of a machine: looked for {root}/sys and {root}/proc"
 
 
 def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past(), counters: bool = True) -> Report:
@@ -76,7 +81,9 @@ def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past(), c
         return conclude(facts_of_files(files, args.timeout, policy), policy, past)
     report = audit(source_of(args), policy, past, args.timeout, args.samples, counters)
     if not report.node.devices and all(
-        s.status in (ABSENT, DENIED) for s in report.node.sources if s.name != "platform"
+        s.status in (ABSENT, DENIED) or (s.name == NEEDED and s.status == FAILED)
+        for s in report.node.sources
+        if s.name != "platform"
     ):
         where = f"{args.root}/sys/bus/pci" if args.root else "/sys/bus/pci"
         raise UserError(f"nothing to inspect: no source could be read, {where} among them")

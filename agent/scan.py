@@ -12,7 +12,7 @@ from gpu_topo.source import Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # A source that hangs may use this share of what is left, so that the ones after it still get their turn.
 _SHARE = 0.6
@@ -83,6 +83,13 @@ def scan(
         asked.wait()
         found += asked.found
         if len(found) < len(collectors):
+            source = _beside(source)
             detail = f"no answer in {asked.limit:.1f} s: a read hangs in the kernel"
             found.append(Facts(SourceStatus(collectors[len(found)].name, TIMEOUT, detail, asked.limit)))
     return found
+
+
+def _beside(source: Source) -> Source:
+    """The source without what the thread that was left behind may still use of it: see Kept.successor."""
+    successor: Callable[[], Source] | None = getattr(source, "successor", None)
+    return source if successor is None else successor()

@@ -31,6 +31,7 @@ class Scanned(NamedTuple):
     report: Callable[[], bytes]  # JSON
     picture: Callable[[], bytes]  # HTML
     summary: str = ""  # one line for the landing page
+    unread: str = ""  # what an audit needs and could not be read, "" where it could
 
 
 class Site:
@@ -71,8 +72,8 @@ class Site:
             problem = self._healthy()
             done(Response(503 if problem else 200, f"{problem or 'ok'}\n".encode()))
         elif request.path == "/readyz":
-            ready = self._scanned is not None
-            done(Response(200 if ready else 503, b"ready\n" if ready else b"the first scan is not finished\n"))
+            missing = "the first scan is not finished" if self._scanned is None else self._scanned.unread
+            done(Response(503 if missing else 200, f"{missing or 'ready'}\n".encode()))
         elif request.path == "/metrics":
             wanted = wants_openmetrics(request.headers.get("accept", ""))
             self._page("openmetrics" if wanted else "metrics", OPENMETRICS if wanted else TEXT, request, done)
@@ -179,7 +180,7 @@ def landing(version: str, summary: str) -> bytes:
         ("/metrics", "metrics for Prometheus"),
         ("/api/v1/report", "the report as JSON"),
         ("/healthz", "whether scans finish in time"),
-        ("/readyz", "whether there is a report"),
+        ("/readyz", "whether the last scan could read the machine"),
     )
     rows = "".join(f'<li><a href="{path}">{path}</a> {text}</li>' for path, text in links)
     return (

@@ -11,7 +11,6 @@ from gpu_topo.agent.history import History, observe, past_of, port_flaps
 from gpu_topo.agent.life import Change, Key, Life, settle, shifted
 from gpu_topo.agent.scan import scan
 from gpu_topo.assemble import assemble
-from gpu_topo.classifier import verdict
 from gpu_topo.collectors import COLLECTORS, Collector
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import ABSENT, FAILED, OK, PARTIAL, TIMEOUT, Facts, SourceStatus
@@ -55,19 +54,26 @@ class Guarded(Collector):
             return Facts(SourceStatus(self.name, TIMEOUT, f"no answer for {waited:.0f} s: a read hangs in the kernel"))
         own["since"] = begun
         try:
-            if not self.repeatable or not isinstance(source, Kept):
+            if not isinstance(source, Kept):
                 return super().collect(source, context)
-            told: _Told | None = own.get("told")
-            if told is not None and told.exclude == context.exclude and source.unchanged(told.journal):
-                return told.facts._replace(source=told.facts.source._replace(seconds=time.monotonic() - begun))
-            own["told"] = None
-            with source.journal() as journal:
-                facts = super().collect(source, context)
-            if facts.source.status in (OK, PARTIAL, ABSENT):
-                own["told"] = _Told(facts, journal, context.exclude)
-            return facts
+            with source.reading():
+                return self._through(source, context, begun)
         finally:
             own["since"] = None
+
+    def _through(self, source: Kept, context: Context, begun: float) -> Facts:
+        own = self.__dict__
+        if not self.repeatable:
+            return super().collect(source, context)
+        told: _Told | None = own.get("told")
+        if told is not None and told.exclude == context.exclude and source.unchanged(told.journal):
+            return told.facts._replace(source=told.facts.source._replace(seconds=time.monotonic() - begun))
+        own["told"] = None
+        with source.journal() as journal:
+            facts = super().collect(source, context)
+        if facts.source.status in (OK, PARTIAL, ABSENT):
+            own["told"] = _Told(facts, journal, context.exclude)
+        return facts
 
 
 def guarded(collectors: Sequence[Collector] = COLLECTORS) -> tuple[Guarded, ...]:
@@ -93,6 +99,7 @@ class Memory(NamedTuple):
     lives: Mapping[Key, Life] = EMPTY
     clock_offset: float | None = None  # wall clock less boot clock
     last_good: Mapping[str, float] = EMPTY  # source -> boot clock of its last answer
+    told: frozenset[str] = frozenset()  # sources that have told something of this machine
     facts: tuple[Facts, ...] = ()  # of the last scan
     node: Node | None = None  # what was made of them
     judged: Report | None = None  # what was concluded of that node,
@@ -123,6 +130,11 @@ def look(
     begun = time.monotonic()
     facts = tuple(scan(source, settings.timeout, settings.policy.exclude, collectors))
     facts = tuple(_on_the_same_machine(one, memory.facts) for one in facts)
+    told = memory.told | {one.source.name for one in facts if inspect.tells(one)}
+    known_of = set(told)
+    if memory.history.seen_devices or settings.baseline.get("devices") or inspect.read_nothing(facts):
+        known_of.add(inspect.NEEDED)  # by an earlier run, or since there is no machine without anything
+    facts = tuple(inspect.down_where_known(one, known_of) for one in facts)
     node = _node(facts, memory, source.live)
     now, today = clock(), wall()
     offset = today - now
@@ -148,7 +160,7 @@ def look(
         settings.clear_after,
         in_grace,
     )
-    said = verdict(node, settled.findings, judged.unassessed, settings.policy)
+    said = inspect.verdict_on(node, settled.findings, judged.unassessed, settings.policy)
     report = judged._replace(findings=settled.findings, verdict=said)
     last_good = dict(memory.last_good)
     for status in node.sources:
@@ -158,7 +170,7 @@ def look(
             last_good.setdefault(status.name, now)
     return Seen(
         report,
-        Memory(history, settled.lives, offset, last_good, facts, node, judged, grounds),
+        Memory(history, settled.lives, offset, last_good, told, facts, node, judged, grounds),
         settled.changes,
         time.monotonic() - begun,
         wall(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -52,7 +52,8 @@ def raise_limit() -> int:
 class Journal:
     """What was read in one go and may be otherwise next time, so that `Kept.unchanged` can compare it cheaply."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Kept) -> None:
+        self.source = source  # whose descriptors these are
         self.files: list[tuple[int, bytes]] = []  # kept descriptors
         self.dirs: dict[KeptDir, int] = {}  # and how often their descriptors had been given back
         self.lists: list[tuple[str, Names]] = []
@@ -61,12 +62,26 @@ class Journal:
         self.repeatable = True  # False: something was read that cannot be looked at again
 
 
+class _Room:
+    """How many more descriptors may be kept, by a Kept and its successors together."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
 class Kept(Live):
-    """Live with a memory. Call `begin` before each scan; `forget` when an event says that something changed."""
+    """Live with a memory. Call `begin` before each scan; `forget` when an event says that something changed.
+
+    Its descriptors are one thread's at a time. A thread whose read hangs in the kernel may go on with them whenever
+    that returns, so it is left this object whole, and everybody else goes on with its `successor`.
+    """
 
     def __init__(self, root: str = "/", most: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(root)
-        self.left = most if most is not None else max(0, min(raise_limit() - _RESERVE, _MOST_DESCRIPTORS))
+        self._room = _Room(most if most is not None else max(0, min(raise_limit() - _RESERVE, _MOST_DESCRIPTORS)))
+        self._readers = 0  # threads that are within `reading`
+        self._successor: Kept | None = None
+        self._lock = allocate_lock()  # of these two
         self._clock = clock
         self._dirs: dict[str, KeptDir] = {}
         self._links: dict[str, Target] = {}
@@ -75,6 +90,38 @@ class Kept(Live):
         self._members: Names = ()
         self._read_at = 0.0
         self._stale = True
+
+    @property
+    def left(self) -> int:
+        """How many more descriptors may be kept."""
+        return self._room.left
+
+    @left.setter
+    def left(self, number: int) -> None:
+        self._room.left = number
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read through this object. The last to leave one that has a successor gives its descriptors back."""
+        with self._lock:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._readers -= 1
+                abandoned = self._successor is not None and not self._readers
+            if abandoned:
+                self.close()
+
+    def successor(self) -> Kept:
+        """What is to be read through from now on: this object, or a fresh one where a thread was left behind in it."""
+        with self._lock:
+            if self._successor is None and self._readers:
+                self._successor = Kept(self.root, 0, self._clock)
+                self._successor._room = self._room
+            following = self._successor
+        return self if following is None else following.successor()
 
     def begin(self) -> None:
         """A scan begins: what is remembered goes where the machine is no longer the same."""
@@ -88,7 +135,7 @@ class Kept(Live):
     @contextmanager
     def journal(self) -> Iterator[Journal]:
         """Note what this thread reads."""
-        noted = self._journals[get_ident()] = Journal()
+        noted = self._journals[get_ident()] = Journal(self)
         try:
             yield noted
         finally:
@@ -100,7 +147,7 @@ class Kept(Live):
 
     def unchanged(self, journal: Journal) -> bool:
         """Whether everything that was noted still reads the same: a few hundred system calls, and nothing is parsed."""
-        if not journal.repeatable:
+        if not journal.repeatable or journal.source is not self:
             return False
         for kept, generation in journal.dirs.items():
             if kept.generation != generation or not kept.fresh():
