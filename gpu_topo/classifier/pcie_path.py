@@ -70,15 +70,17 @@ def _narrowest(node: Node, device: Device, own: float) -> tuple[Device, float] |
 
     The bridges of the card itself are not above it: what its slot gives is its own.
     """
+    devices, path = node.devices, device.path
+    top = len(path) - 1
+    while top and (bridge := devices.get(path[top - 1])) is not None and is_inner(bridge):
+        top -= 1
     worst: tuple[Device, float] | None = None
-    inside = True
-    for address in reversed(device.path[:-1]):
-        step = node.devices.get(address)
-        inside = inside and step is not None and is_inner(step)
-        if inside or step is None or step.link is None or step.link.port is None:
+    for address in path[:top]:
+        step = devices.get(address)
+        if step is None or step.link is None or step.link.port is None:
             continue
         rate = carries(node, step)
-        if rate is None or rate >= own - 1e-6 or (worst is not None and rate > worst[1]) or is_chipset(step):
+        if rate is None or rate >= own - 1e-6 or (worst is not None and rate >= worst[1]) or is_chipset(step):
             continue
         worst = (step, rate)
     return worst

@@ -211,18 +211,26 @@ def judge_slot(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         uplink = device.kind == BRIDGE and (device.switch == device.address or target is not device)
         if link is None or reason is not None or not (device.kind in MATTERS or uplink) or is_chipset(device):
             continue
+        if not any(_less(link, link)):
+            continue
         port = node.devices.get(link.port or "")
         if port is not None and is_inner(port):
             continue  # an inner link of a card: nobody can plug it elsewhere
         end, own = _card_can(node, target, device)
         assert end.link is not None
-        lanes, port_lanes = known(end.link.max_width), known(link.port_max_width)
-        speed, port_speed = known(end.link.max_speed_gts), known(link.port_max_speed_gts)
-        fewer = lanes is not None and port_lanes is not None and port_lanes < lanes
-        slower = speed is not None and port_speed is not None and port_speed < speed
+        fewer, slower = _less(link, end.link)
         fits = own is not None and link.expected_gbs is not None and link.expected_gbs >= own
         if (fewer or slower) and not fits:
             yield _limited(node, device, end.link, own, fewer, policy)
+
+
+def _less(link: Link, card: Link) -> tuple[bool, bool]:
+    """Whether the port of a slot can do fewer lanes, and a lower speed, than a card."""
+    lanes, port_lanes = known(card.max_width), known(link.port_max_width)
+    speed, port_speed = known(card.max_speed_gts), known(link.port_max_speed_gts)
+    fewer = lanes is not None and port_lanes is not None and port_lanes < lanes
+    slower = speed is not None and port_speed is not None and port_speed < speed
+    return fewer, slower
 
 
 def _card_can(node: Node, target: Device, device: Device) -> tuple[Device, float | None]:

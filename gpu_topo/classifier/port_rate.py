@@ -36,7 +36,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.topology.capacity import card_links, carries
+from gpu_topo.topology.capacity import card_carries, card_links, carries
 from gpu_topo.topology.roles import line_rate
 
 TYPE_CHECKING = False
@@ -221,23 +221,27 @@ def judge_outruns(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
         if hidden is not None:
             yield Unassessed(OUTRUNS, item.name, *hidden)
             continue
-        # A DPU's inner links are wide whatever its slot gives: all links of the card count. What is above the slot is
-        # shared, and pcie-path-bottleneck judges it.
-        rates = [(end, carries(node, end)) for end in card_links(node.devices, device)]
-        gbs = min((rate for _, rate in rates if rate is not None), default=None)
         need = _payload_gbs(item, line)
-        if gbs is not None and need > gbs / _TOLERANCE:
-            narrowest = next(end for end, rate in rates if rate == gbs)
-            yield _outrun(item, device, narrowest, line, need, gbs)
-            continue
-        for end, rate in rates:
-            if rate is None:
-                link = end.link
-                missing = known(link.width) if link is not None else None
-                reading = None if link is None else link.speed_gts if missing is not None else link.width
-                whose = "function" if end is device else f"card at {end.address}"
-                yield Unassessed(OUTRUNS, item.name, *why_unknown(reading, f"PCIe link of its {whose}"))
-                break
+        # What is above the slot of a card is shared, and pcie-path-bottleneck judges it.
+        carried = card_carries(node, device)
+        if carried is None or need > carried / _TOLERANCE:
+            yield from _too_narrow(node, item, device, line, need)
+
+
+def _too_narrow(node: Node, item: Judged, device: Device, line: float, need: float) -> Iterator[Conclusion]:
+    """Which of a card's own links is too narrow for `need` GB/s, else which is not known. The inner links of a DPU are
+    wide whatever its slot gives."""
+    rates = [(end, carries(node, end)) for end in card_links(node.devices, device)]
+    gbs = min((rate for _, rate in rates if rate is not None), default=None)
+    if gbs is not None and need > gbs / _TOLERANCE:
+        yield _outrun(item, device, next(end for end, rate in rates if rate == gbs), line, need, gbs)
+        return
+    end = next(end for end, rate in rates if rate is None)
+    link = end.link
+    missing = known(link.width) if link is not None else None
+    reading = None if link is None else link.speed_gts if missing is not None else link.width
+    whose = "function" if end is device else f"card at {end.address}"
+    yield Unassessed(OUTRUNS, item.name, *why_unknown(reading, f"PCIe link of its {whose}"))
 
 
 def _hidden(node: Node, device: Device) -> tuple[str, str] | None:

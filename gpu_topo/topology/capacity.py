@@ -26,8 +26,12 @@ def card_links(devices: Mapping[str, Device], device: Device) -> Sequence[Device
 
     For a device without bridges of its own that is the device alone.
     """
+    path = device.path
+    step = devices.get(path[-2]) if len(path) > 1 else None
+    if step is None or not is_inner(step):
+        return (device,)  # nearly all devices
     ends = [device]
-    for address in reversed(device.path[:-1]):
+    for address in path[-2::-1]:
         step = devices.get(address)
         if step is None or not is_inner(step):
             break
@@ -69,7 +73,10 @@ def carries(node: Node, device: Device) -> float | None:
 def card_carries(node: Node, device: Device) -> float | None:
     """GB/s per direction that a card gets under load: the narrowest of its own links, None where one is not known."""
     rate = carries(node, device)
-    for step in card_links(node.devices, device)[1:]:
+    ends = card_links(node.devices, device)
+    if len(ends) == 1:
+        return rate
+    for step in ends[1:]:
         outer = carries(node, step)
         if rate is None or outer is None:
             return None
