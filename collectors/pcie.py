@@ -19,10 +19,13 @@ from gpu_topo.collectors.pcie_values import (
     Values,
     absent,
     gone,
+    is_slowed,
     text,
 )
 from gpu_topo.collectors.registers import Registers, registers, registers_in
+from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, Facts, SourceStatus
+from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.pci import Aer, Function, LinkEnd
 from gpu_topo.model.reading import MALFORMED, NOT_RECORDED, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
@@ -35,6 +38,9 @@ SLOTS = "/sys/bus/pci/slots"
 
 BUS_NUMBERS = 0x18  # configuration space: primary, secondary and subordinate bus number of a bridge
 _CONFIG_BYTES = 4096
+_ADDRESS_CHARACTERS = "0123456789abcdefABCDEF:."
+_AMD = 0x1002
+_AMD_BRIDGES = (_AMD, 0x1022)
 
 
 def collect(source: Source, context: Context) -> Facts:
@@ -55,7 +61,7 @@ def collect(source: Source, context: Context) -> Facts:
     if problems:
         detail += f", {problems} values not readable"
     answer = SourceStatus(NAME, PARTIAL if problems else OK, detail, time.monotonic() - begun)
-    return Facts(answer, functions=tuple(scan.functions.values()), unread=scan.values.unread)
+    return Facts(answer, functions=tuple(scan.functions.values()), gpus=tuple(scan.loads), unread=scan.values.unread)
 
 
 def _refused(refusal: Refusal, begun: float) -> Facts:
@@ -101,6 +107,7 @@ class _Scan:
         self._identities: dict[tuple[bytes, bytes], Identity] = {}  # of functions alike
         self._config = True  # until it is denied: then none of it is readable
         self.functions: dict[str, Function] = {}
+        self.loads: list[DriverGpu] = []  # AMD GPUs whose load is known
         self.values = Values()
 
     def visit(self, name: str) -> None:
@@ -111,19 +118,29 @@ class _Scan:
             self.functions[name] = self._of_physical(name, self._virtual[name])
             return
         place, near = self._place(name)
+        if place is None:
+            self.values.count(MALFORMED, "device name")
+            return
         folder = self._devices.dir(name, near)
         if not isinstance(folder, Refusal):
             with folder:
-                self.functions[name] = self._read(folder, name, place)
-        elif folder.why != NOT_THERE:  # else it went away between the listing and now
+                function = self._read(folder, name, place)
+            if function is not None:
+                self.functions[name] = function
+        elif normalise(name) is None:
+            self.values.count(MALFORMED, "device name")
+        elif folder.why != NOT_THERE:
             self.values.count(folder.why, "device folder")
+            self.functions[name] = self._bare(name, place)
+        elif isinstance(self._devices.link(name), str):  # else it went away between the listing and now
+            self.values.count(NOT_RECORDED, "device folder")
             self.functions[name] = self._bare(name, place)
 
     def _of_physical(self, name: str, physical: str) -> Function:
         """A virtual function, from what is known of its physical one: it hangs where that does (drivers/pci/iov.c,
         pci_iov_add_virtfn), and is not opened."""
         above = self.functions.get(physical)
-        place = Place(above.parent, above.host_bridge) if above else self._place(name)[0]
+        place = Place(above.parent, above.host_bridge) if above else self._place(name)[0] or Place(None, None)
         return Function(
             name,
             vendor_id=above.vendor_id if above else None,
@@ -137,12 +154,14 @@ class _Scan:
             physical_function=physical,
         )
 
-    def _place(self, name: str) -> tuple[Place, bool]:
+    def _place(self, name: str) -> tuple[Place | None, bool]:
         """Where a function hangs, from where its link points to, and whether it lies beside the one before: all
-        functions on a bus do, so that only the first one's link is read."""
+        functions on a bus do, so that only the first one's link is read. None for a name that is no address."""
         bus = name[:-5]
         if bus == self._bus:
             return self._place_of_bus, True
+        if not _is_address(name):
+            return None, False
         target = self._devices.link(name)
         if isinstance(target, Refusal):
             # Copies that lost their symbolic links are flat folders: nothing is known of what is above.
@@ -179,9 +198,17 @@ class _Scan:
             link=link,
         )
 
-    def _read(self, folder: Dir, name: str, place: Place) -> Function:
+    def _read(self, folder: Dir, name: str, place: Place) -> Function | None:
+        """The function in a folder, None where it has neither a class nor an address for a name."""
         identity = identify(folder, self._identities, self.values)
-        if identity.has_registers or not identity.has_class or folder.has("current_link_speed"):
+        if not identity.has_class:
+            if normalise(name) is None:
+                self.values.count(MALFORMED, "device name")
+                return None
+            if absent(folder.read("class")):
+                self.values.count(NOT_RECORDED, "class")
+            return self._with_link(folder, name, place, identity)
+        if identity.has_registers or folder.has("current_link_speed"):
             return self._with_link(folder, name, place, identity)
         # One of the many small parts of a processor, or what else sits in the root complex or on conventional PCI.
         numa_node = self._numa(folder, name, identity)
@@ -192,8 +219,6 @@ class _Scan:
     def _with_link(self, folder: Dir, name: str, place: Place, identity: Identity) -> Function:
         bridge = identity.is_bridge
         asleep, link, config, aer = self._link(folder, identity.has_registers)
-        if not identity.has_class and identity.ids[0] is None and link is None and absent(folder.read("class")):
-            self.values.count(NOT_RECORDED, "class")  # an empty folder of a copy: a place without a part
         if identity.is_endpoint and link is not None:
             self._virtual_functions(folder, name)
         buses = self._bus_numbers(folder) if bridge and isinstance(place.parent, Unknown) else (None, None)
@@ -205,6 +230,8 @@ class _Scan:
             answers = not gone(link) and (not isinstance(config, Registers) or config.answers)
         if answers is False:
             link = LOST_LINK
+        if link is not None and identity.is_computing and identity.ids[0] == _AMD and answers:
+            self._load(folder, name, identity, link, place)
         hidden = config if isinstance(config, Unknown) else None  # why the registers are not known
         said = config if isinstance(config, Registers) else Registers(True)
         return Function(
@@ -247,6 +274,21 @@ class _Scan:
         target = config.target_speed_gts if isinstance(config, Registers) and config.answers else None
         width, lanes = folder.read("current_link_width"), folder.read("max_link_width")
         return False, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
+
+    def _load(self, folder: Dir, name: str, identity: Identity, link: LinkEnd, place: Place) -> None:
+        """How busy an AMD GPU is, in percent, where that decides something: while its card's link is slower than both
+        ends can do. The attribute is amdgpu's (the kernel's Documentation/gpu/amdgpu/thermal)."""
+        port = self._bridge(place.parent)
+        slow = is_slowed(link, port)
+        upper = self._bridge(port.parent) if port is not None else None
+        if not slow and upper is not None and upper.vendor_id in _AMD_BRIDGES:  # the card's own bridges are between
+            slow = upper.link is not None and is_slowed(upper.link, self._bridge(upper.parent))
+        percent = text(folder.read("gpu_busy_percent")) if slow else None
+        if percent is not None and percent.isdecimal() and int(percent) <= 100:
+            self.loads.append(DriverGpu(name, utilization=int(percent), vendor_id=_AMD, device_id=identity.ids[1]))
+
+    def _bridge(self, parent: Reading[str]) -> Function | None:
+        return self.functions.get(parent) if isinstance(parent, str) else None
 
     def _bus_numbers(self, folder: Dir) -> tuple[int | None, int | None]:
         """Which buses a bridge leads to: where the links that tell ancestry are lost, these still do."""
@@ -306,4 +348,5 @@ class _Scan:
 
 
 def _is_address(text: str) -> bool:
-    return text.count(":") == 2 and "." in text
+    """Whether a name looks like an address; device and function may still be out of range."""
+    return text.count(":") == 2 and text[-2:-1] == "." and not text.strip(_ADDRESS_CHARACTERS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_topo.model.pci import Aer, LinkEnd
-from gpu_topo.model.reading import ASLEEP, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.model.pci import Aer, Function, LinkEnd
+from gpu_topo.model.reading import ASLEEP, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.source import ABSENT as NOT_THERE
 from gpu_topo.source import Answer, Dir, Refusal, Target
 
@@ -174,6 +174,14 @@ def absent(answer: Answer | Target) -> bool:
 def text(data: Answer) -> str | None:
     """The stripped text, None where it was refused."""
     return None if isinstance(data, Refusal) else data.decode("utf-8", "replace").strip()
+
+
+def is_slowed(link: LinkEnd, port: Function | None) -> bool:
+    """Whether a link is known to run slower than both of its ends can. port: the function above."""
+    if port is None or port.link is None:
+        return False
+    speed, most, other = known(link.speed_gts), known(link.max_speed_gts), known(port.link.max_speed_gts)
+    return speed is not None and most is not None and other is not None and speed < min(most, other)
 
 
 def number(text: str | None) -> int | None:

@@ -364,3 +364,25 @@ def test_which_end_is_not_known() -> None:
     assert "device itself" in told.reason
     machine.files(gpu, current_link_speed=b"16.0 GT/s PCIe\n")
     assert conclusions(machine.node(), SPEED) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "severity", "question"),
+    [
+        (None, 0, None, None),  # it idles
+        (None, 97, None, "load-unknown"),  # one look is too little
+        (97, 97, "warning", None),
+        (97, 0, None, None),
+    ],
+)
+def test_load_that_amdgpu_tells(before: int | None, now: int, severity: str | None, question: str | None) -> None:
+    """gpu_busy_percent is a look at the load like any other; it speaks for the link of the card's slot."""
+    machine = Machine()
+    gpu = trees.navi(machine, machine.root_port(machine.host(0x10), (GEN4, 16)), slot_link=(GEN1, 16))
+    machine.files(gpu, gpu_busy_percent=f"{now}\n".encode())
+    earlier = (LinkSample(None, None, utilization=before),)
+    past = Past(samples={gpu: earlier} if before is not None else {})
+    found, questions = conclusions(machine.node(), SPEED, past)
+    assert [f.severity for f in found] == ([severity] if severity else [])
+    assert [u.cause for u in questions] == ([question] if question else [])
+    assert machine.node().gpus[0].busy == (now > 0)

@@ -6,9 +6,9 @@ import pytest
 
 from gpu_topo.model.facts import OK, PARTIAL
 from gpu_topo.model.reading import LOST, MALFORMED, NO_DATA, NOT_RECORDED, Unknown, known
-from gpu_topo.source import Refusal, Tree
+from gpu_topo.source import Recording, Refusal, Tree
 from tests import trees
-from tests.trees import DEVICES, GEN5, Machine, by_address, one_gpu, refused, why
+from tests.trees import DEVICES, GEN1, GEN3, GEN4, GEN5, Machine, by_address, one_gpu, refused, why
 
 # --- identity and place ----------------------------------------------------------------------------------------------
 
@@ -333,3 +333,42 @@ def test_no_error_counters() -> None:
     """A device without AER has none, which is not zero errors."""
     machine, gpu = one_gpu()
     assert by_address(machine.facts())[gpu].aer is None
+
+
+@pytest.mark.parametrize(
+    ("slot", "most", "said", "busy"),
+    [
+        ((GEN1, 16), (GEN4, 16), b"97\n", 97),
+        ((GEN1, 16), (GEN4, 16), b"0\n", 0),
+        ((GEN4, 16), (GEN4, 16), b"97\n", None),  # at full speed the load decides nothing, and nobody is asked
+        ((GEN3, 16), (GEN3, 16), b"97\n", None),  # as fast as the slot can
+        ((GEN1, 16), (GEN4, 16), b"255\n", None),
+        ((GEN1, 16), (GEN4, 16), b"\xff", None),
+        ((GEN1, 16), (GEN4, 16), None, None),
+    ],
+)
+@pytest.mark.parametrize("inner", [False, True])
+def test_load_of_amd_gpus(
+    slot: trees.Link, most: trees.Link, said: bytes | None, busy: int | None, inner: bool
+) -> None:
+    """amdgpu tells how busy a GPU is; it is asked while the link of the card is slower than both ends can do."""
+    machine = Machine()
+    port = machine.root_port(machine.host(), most)
+    gpu = trees.navi(machine, port, slot) if inner else machine.gpu(port, trees.MI300X, slot, (GEN4, 16))
+    machine.files(gpu, gpu_busy_percent=said)
+    tree = Recording(machine.tree())
+    facts = trees.collect(tree)
+    assert [(g.address, g.utilization) for g in facts.gpus] == ([] if busy is None else [(gpu, busy)])
+    asked = any(path.endswith("gpu_busy_percent") for path in tree.answers)
+    assert asked == (slot != most)
+
+
+def test_nobody_elses_load_is_asked() -> None:
+    """The attribute is amdgpu's alone, and a GPU that sleeps is not woken for it."""
+    machine = Machine()
+    host = machine.host()
+    nvidia = machine.gpu(machine.root_port(host), link=(GEN1, 16))
+    machine.files(nvidia, gpu_busy_percent=b"97\n")
+    asleep = machine.gpu(machine.root_port(host), trees.MI300X, (GEN1, 16), (GEN4, 16))
+    machine.files(asleep, gpu_busy_percent=b"97\n", power__runtime_status=b"suspended\n")
+    assert trees.collect(machine.tree()).gpus == ()

@@ -107,6 +107,8 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             yield _finding(node, device, speed, _Verdict(WARNING), None, policy)
             continue
         samples = _samples(gpu, past)
+        if gpu.vendor_id == _AMD:  # its load is only read while its card's link is slow, so it belongs to such a speed
+            samples = tuple([s._replace(speed_gts=speed) if s.speed_gts is None else s for s in samples])
         seen = [s.speed_gts for s in samples if s.speed_gts is not None and device.address == gpu.address]
         if seen and max(seen) >= link.expected_speed_gts:
             continue  # it was seen at full speed: what is low now is idleness
@@ -222,8 +224,9 @@ RULES = (
         SPEED,
         (WARNING, INFO),
         "a PCIe link runs below the speed of both of its ends, and idleness does not explain it",
-        "the speed in use against the smaller maximum of device and port; for GPUs also P-state and utilisation in "
-        "every sample, same-model GPUs in the node, and models known to hold their speed when idle",
+        "the speed in use against the smaller maximum of device and port; for GPUs also P-state and utilisation "
+        "(of AMD's gpu_busy_percent) in every sample, same-model GPUs in the node, and models known to hold their "
+        "speed when idle",
         "the GPU is in P5 to P15 or at zero utilisation; it was seen at full speed in any sample; its load is not "
         "known (then unassessed, with the command that would tell); virtual machines, chipsets, chip-to-chip hosts",
         _REMEDY,
