@@ -182,6 +182,6 @@ def test_degraded_uplink() -> None:
     for _ in range(2):
         machine.gpu(machine.down(switch), most=(GEN4, 16))
     (found,) = findings(machine.node(), UPLINK)
-    assert "can carry 31.5 GB/s, 15.8 GB/s as it runs" in found.summary
+    assert "an uplink of 31.5 GB/s at best, 15.8 GB/s as it runs" in found.summary
     machine.files(switch, current_link_width=b"16\n")
     assert "as it runs" not in findings(machine.node(), UPLINK)[0].summary

@@ -93,13 +93,13 @@ def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
         if ratio is None or uplink is None or ratio <= _ROUNDING or switch.id in node.hidden_links:
             continue
         rate = uplink.expected_gbs or uplink.gbs
-        runs_at = f", {gbs(uplink.gbs)} as it runs" if uplink.gbs is not None and uplink.gbs != rate else ""
+        runs_at = f" at best, {gbs(uplink.gbs)} as it runs" if uplink.gbs is not None and uplink.gbs != rate else ""
         yield Finding(
             OVERSUBSCRIBED,
             INFO,
             switch.id,
             f"{ratio:.1f}:1 on {switch.name or 'the switch'} at {switch.id}: {len(switch.downstream)} devices that can "
-            f"carry {gbs(switch.downstream_gbs)} share an uplink that can carry {gbs(rate)}{runs_at}",
+            f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(rate)}{runs_at}",
             LINK_PARTNERS,
             "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of "
             "all devices together cannot exceed the uplink",
