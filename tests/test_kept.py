@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -232,34 +231,6 @@ def test_without_descriptors_nothing_is_taken_for_the_same(tree: Path) -> None:
     with source.journal() as journal:
         read(source, "uevent")
     assert not source.unchanged(journal)
-    source.close()
-
-
-@pytest.mark.slow
-def test_a_warm_scan_costs_a_fifth_of_a_cold_one(big_tree: Path) -> None:
-    """On a copied tree of 200 functions, where folders cost looks that sysfs does not and opening a file costs half:
-    the least CPU time of several rounds. 0.22 measured; the bound leaves room for what else the machine does."""
-    from gpu_topo.agent.scan import scan
-    from gpu_topo.agent.watch import guarded
-
-    def least(look: Callable[[], object]) -> float:
-        times = []
-        for _ in range(7):
-            begin = time.process_time()
-            look()
-            times.append(time.process_time() - begin)
-        return min(times)
-
-    source = Kept(str(big_tree))
-    collectors = guarded()
-
-    def warm() -> None:
-        source.begin()
-        scan(source, 30, collectors=collectors)
-
-    cold = least(lambda: scan(Live(str(big_tree)), 30))
-    warm()
-    assert least(warm) < 0.3 * cold
     source.close()
 
 
