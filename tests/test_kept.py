@@ -232,17 +232,3 @@ def test_without_descriptors_nothing_is_taken_for_the_same(tree: Path) -> None:
         read(source, "uevent")
     assert not source.unchanged(journal)
     source.close()
-
-
-@pytest.fixture(scope="session")
-def big_tree(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree of a node with 200 PCI functions."""
-    import subprocess
-    import sys
-
-    builder = shared / "perf" / "build_tree.py"
-    if not builder.exists():
-        pytest.skip("shared/perf/build_tree.py is not there")
-    folder = tmp_path_factory.mktemp("big") / "x1"
-    subprocess.run([sys.executable, str(builder), str(folder)], check=True, capture_output=True)
-    return folder
