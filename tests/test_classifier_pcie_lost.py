@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_topo.assemble import assemble
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import BARE_METAL, Platform
+from gpu_topo.source import Tree
+from gpu_topo.source.tree import Entry
 from gpu_topo.topology.baseline import document
 from tests import trees
 from tests.nvlinks import drivers
-from tests.trees import Machine, conclusions, findings
+from tests.trees import DEVICES, Machine, conclusions, findings, one_gpu
 
 LOST = "pcie-device-lost"
 
@@ -181,3 +184,27 @@ def test_what_the_baseline_has_is_lost_too() -> None:
     assert (finding.severity, finding.subject, finding.basis) == ("critical", gone, "baseline")
     assert findings(after.node(), LOST, past, Policy(exclude=frozenset({gone}))) == []
     assert findings(before.node(), LOST, past) == []
+
+
+@pytest.mark.parametrize("extra", ["link", "folder", "garbage"])
+def test_a_device_that_nobody_can_identify_is_unassessed(extra: str) -> None:
+    """A dangling link, an empty folder, a class that makes no sense: the report must not say that all was judged."""
+    machine, _ = one_gpu()
+    lone = f"{DEVICES}/0000:99:00.0"
+    entries: dict[str, Entry] = dict(machine.entries())
+    if extra == "link":
+        entries[lone] = "../../../devices/pci0000:98/0000:99:00.0"
+    elif extra == "garbage":
+        entries |= {f"{lone}/class": b"rubbish\n", f"{lone}/vendor": b"0x9999\n"}
+    node = assemble([trees.collect(Tree(entries, folders=(lone,) if extra == "folder" else ()))])
+    found, left = conclusions(node, LOST)
+    assert found == []
+    assert [(u.subject, u.cause) for u in left] == [("0000:99:00.0", "unreadable")]
+
+
+def test_devices_of_other_kinds_are_identified() -> None:
+    """An audio function or a sensor is nobody's question, whatever else could not be read."""
+    machine, gpu = one_gpu()
+    machine.files(gpu, current_link_width=b"rubbish\n")
+    trees.display(machine, machine.host(0x20))
+    assert conclusions(machine.node(), LOST) == ([], [])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK
+from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL
 from gpu_topo.model.reading import ASLEEP
 from gpu_topo.source import Live, LiveDir, Names, Recording, Refusal, Tree
 from tests import trees
@@ -100,6 +100,32 @@ def test_device_that_went_away() -> None:
     assert "0000:99:00.0" not in by_address(facts)
     assert gpu in by_address(facts)
     assert facts.unread == {}
+
+
+def test_device_whose_link_leads_nowhere() -> None:
+    """A copy that lost a device's folder still lists the device: it is on the bus, and nothing is known of it."""
+    machine, _ = one_gpu()
+    entries = {**machine.entries(), f"{DEVICES}/0000:99:00.0": "../../../devices/pci0000:98/0000:98:01.0/0000:99:00.0"}
+    facts = trees.collect(Tree(entries))
+    found = by_address(facts)["0000:99:00.0"]
+    assert (found.vendor_id, found.class_code, found.link) == (None, None, None)
+    assert facts.unread == {"not-recorded: device folder": 1}
+    assert facts.source.status == PARTIAL
+
+
+@pytest.mark.parametrize("name", ["not-an-address", "0000:99:00", "0000:99:99.9", "0000:99:00.0 (copy)", ".DS_Store"])
+@pytest.mark.parametrize("content", [{}, {"vendor": b"0x10de\n"}, {"class": b"0x030200\n"}, None])
+def test_names_that_are_no_addresses(name: str, content: dict[str, bytes] | None) -> None:
+    """What else lies in the folder of devices is counted as malformed, and is no device: a folder, or a loose file."""
+    machine, _ = one_gpu()
+    before = by_address(machine.facts())
+    extra: dict[str, bytes] = {f"{DEVICES}/{name}/{file}": data for file, data in (content or {}).items()}
+    if content is None:
+        extra = {f"{DEVICES}/{name}": b"text"}
+    folders = (f"{DEVICES}/{name}",) if content == {} else ()
+    facts = trees.collect(Tree({**machine.entries(), **extra}, folders=folders))
+    assert by_address(facts) == before
+    assert facts.unread == {"malformed: device name": 1}
 
 
 @pytest.mark.parametrize(("entry", "status"), [(refused(), DENIED), (refused("failed", "EIO"), FAILED), (None, ABSENT)])

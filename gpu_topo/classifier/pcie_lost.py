@@ -5,9 +5,17 @@ from __future__ import annotations
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.classifier.silent import silent
-from gpu_topo.model.finding import BASELINE, CAUSE_ASLEEP, CRITICAL, LINK_PARTNERS, Finding, Unassessed
+from gpu_topo.model.finding import (
+    BASELINE,
+    CAUSE_ASLEEP,
+    CAUSE_UNREADABLE,
+    CRITICAL,
+    LINK_PARTNERS,
+    Finding,
+    Unassessed,
+)
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import GPU, KINDS, NIC, NVSWITCH, STORAGE, Device, Node
+from gpu_topo.model.node import GPU, KINDS, NIC, NVSWITCH, OTHER, STORAGE, Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.lookup import lookup
 
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
 LOST = "pcie-device-lost"
 
 _WORDS = {kind: kind for kind in KINDS} | {GPU: "GPU", NIC: "NIC", NVSWITCH: "NVSwitch", STORAGE: "storage device"}
+_IDENTITY = (": class", ": device folder")  # readings without which nobody knows what a function is
 _PORTABLE = frozenset({8, 9, 10, 14, 30, 31, 32})  # DMI chassis types of laptops and tablets (SMBIOS 7.4.1)
 _UNSAID = frozenset({1, 2})  # other, unknown
 _REMEDY = (
@@ -58,6 +67,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             observed={"configuration": "all ones"},
             expected={"configuration": "readable"},
         )
+    yield from _unidentified(node)
     if "pcie" in silent(node):
         return  # what was not read is not gone
     for address, what in _gone(node, past, policy).items():
@@ -73,6 +83,16 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             observed={"present": False},
             expected={"present": True},
         )
+
+
+def _unidentified(node: Node) -> Iterator[Unassessed]:
+    """Devices on the bus of which not even the class is known: nothing else would say that no rule looks at them."""
+    if not any(what.endswith(_IDENTITY) for what in node.unread):
+        return
+    for device in node.devices.values():
+        if device.kind == OTHER and device.function.class_code is None:
+            reason = "what kind of device this is could not be read: no rule can judge it"
+            yield Unassessed(LOST, device.address, reason, CAUSE_UNREADABLE)
 
 
 def _gone(node: Node, past: Past, policy: Policy) -> dict[str, str]:
@@ -119,7 +139,8 @@ RULES = (
         "a device on the bus no longer answers, or one that was there is gone",
         "configuration space that reads all ones (revision ff, a link of 63 lanes) while the device is not suspended; "
         "devices that an earlier scan or the baseline knows",
-        "the device is suspended or in D3cold; on hybrid-graphics machines without its power state (unassessed)",
+        "the device is suspended or in D3cold. On hybrid-graphics machines without its power state it is unassessed, as "
+        "is a device of which not even the class could be read: no other rule looks at such a one",
         _REMEDY,
         ("PCI Express Base Specification 2.3.2 (completions with unsupported request read as all ones)",),
         judge,
