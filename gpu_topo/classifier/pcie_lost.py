@@ -139,8 +139,8 @@ RULES = (
         "a device on the bus no longer answers, or one that was there is gone",
         "configuration space that reads all ones (revision ff, a link of 63 lanes) while the device is not suspended; "
         "devices that an earlier scan or the baseline knows",
-        "the device is suspended or in D3cold. On hybrid-graphics machines without its power state it is unassessed, as "
-        "is a device of which not even the class could be read: no other rule looks at such a one",
+        "the device is suspended or in D3cold. On hybrid-graphics machines without its power state it is unassessed, "
+        "and so is a device of which not even the class could be read: no other rule looks at such a one",
         _REMEDY,
         ("PCI Express Base Specification 2.3.2 (completions with unsupported request read as all ones)",),
         judge,
