@@ -92,12 +92,18 @@ def report_of(args: Namespace, policy: Policy = Policy(), past: Past = Past(), c
 
 def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list[Facts]:
     """The facts of every recording that is understood; the others are named on standard error, one line each."""
+    from gpu_topo.agent.one_machine import Told, contradiction
     from gpu_topo.collectors import nvml
     from gpu_topo.collectors.readers.reader import clean
-    from gpu_topo.collectors.recording import read_inputs
+    from gpu_topo.collectors.recording import SeveralMachines, read_inputs
 
+    try:
+        entries = read_inputs(names, timeout)
+    except SeveralMachines as error:
+        raise UserError(str(error)) from None
     facts: list[Facts] = []
-    for entry in read_inputs(names, timeout):
+    told: list[Told] = []
+    for entry in entries:
         if entry.problem:
             say(entry.problem)
         if entry.source is not None:
@@ -106,9 +112,13 @@ def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list
                 shown = "standard input" if entry.name == "-" else clean(entry.name)
                 say(f"{shown}: {_NO_MACHINE}")
             facts.extend(own)
+            told.extend(Told(fact, clean(entry.name)) for fact in own)
         facts.extend(entry.facts)
+        told.extend(Told(fact, fact.source.name) for fact in entry.facts)
     if not any(map(_says_something, facts)):
         raise UserError("")  # what is wrong with each input has been said
+    if two := contradiction(told):
+        raise UserError(two)
     return facts
 
 

@@ -51,6 +51,10 @@ _MOST_OUTPUTS = 1_000  # of one text: so many samples of a machine say what ther
 _MAX_KEPT_TEXT = 128 << 20
 
 
+class SeveralMachines(Exception):
+    """A recording that holds the output of more machines than one; the message names it, and them."""
+
+
 class Input(NamedTuple):
     """What one name on the command line turned out to be.
 
@@ -243,18 +247,23 @@ class _Section:
 def _read_text(lines: Iterable[str], where: str) -> Iterator[Facts]:
     """The facts of every output in a text, in order of appearance."""
     known = readers()
-    for section in _split(lines, known):
+    for section in _split(_by_host(lines, known), known, where):
         yield from known[section.name].read(section.lines, where)
 
 
-def _split(lines: Iterable[str], every: dict[str, Reader]) -> Iterator[_Section]:
+def _split(lines: Iterable[_Line], every: dict[str, Reader], where: str = "") -> Iterator[_Section]:
     """Cut a text into sections. One runs from a line that some reader knows as a first line to where another kind
     begins, or a prompt or a rule; the same kind goes on, since a reader tells its samples apart itself."""
     known = {name: reader for name, reader in every.items() if name not in _XML_ROOTS.values()}
     section: _Section | None = None
     kept_lines = kept_text = 0
-    for raw in lines:
-        line = clean(raw)
+    told = at = ""  # the host whose output was met, and the one whose lines these are
+    for host, line in lines:
+        if host != at:
+            at = host
+            if section is not None:
+                yield section
+                section = None
         if "&" in line and (section is None or section.escaped or not section.closing) and _ENTITY.search(line):
             line, escaped = _unescape(line), True
         else:
@@ -292,6 +301,11 @@ def _split(lines: Iterable[str], every: dict[str, Reader]) -> Iterator[_Section]
             yield section
             section = None
         if section is None and name is not None:
+            if told and host and host != told:
+                raise SeveralMachines(
+                    f"{where}: these are two machines: output of {told} and of {host}; inspect them one at a time"
+                )
+            told = host or told
             section = _Section(name, quote)
             line = line.removeprefix(quote)  # already gone where the section before was quoted alike
         if section is not None:
@@ -301,6 +315,66 @@ def _split(lines: Iterable[str], every: dict[str, Reader]) -> Iterator[_Section]
             _refuse_if_much(kept_lines, kept_text)
     if section is not None:
         yield section
+
+
+class _Line(NamedTuple):
+    """A cleaned line without the prefix that a tool for many hosts set before it."""
+
+    host: str  # "" where nothing says whose it is
+    text: str
+
+
+# pdsh, clush and srun -l write the host before each line, ansible and `pdsh | dshbak` above each host's output.
+_PREFIX = re.compile(r" {0,8}([A-Za-z\d][\w.-]{0,63}):(?: |\Z)")
+_ANSIBLE = re.compile(
+    r"([A-Za-z\d][\w.-]{0,63}) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE!)(?: \| rc=-?\d+ >>| => ?\{)\s*\Z"
+)
+_RULE = re.compile(r"-{15,16}\Z")  # clush -b has 15, dshbak 16
+_HEADING = re.compile(r"[A-Za-z\d][\w.,\[\]-]{0,199}(?: \(\d+\))?\Z")
+_LOOK_AHEAD = 200  # lines by which to tell whether they have prefixes
+
+
+def _by_host(lines: Iterable[str], known: dict[str, Reader]) -> Iterator[_Line]:
+    """The lines of a text and whose they are, where a tool that asks many hosts says so."""
+    from itertools import chain, islice
+
+    rest = iter(lines)
+    head = [clean(line) for line in islice(rest, _LOOK_AHEAD)]
+    hosts = _prefixes(head, known)
+    host = heading = before = ""
+    for line in chain(head, map(clean, rest)):
+        if hosts and (match := _PREFIX.match(line)):
+            text = line[match.end() :]
+            if match[1] in hosts or _begins(text, known):
+                hosts.add(match[1])
+                host, line = match[1], text
+        elif " | " in line and (match := _ANSIBLE.match(line)):
+            host, line = match[1], ""
+        elif _RULE.match(line):
+            if heading and _RULE.match(before):
+                host = heading
+        # A heading stands between two rules.
+        before, heading = (before, line) if _RULE.match(before) and _HEADING.match(line) else (line, "")
+        yield _Line(host, line)
+
+
+def _prefixes(head: Sequence[str], known: dict[str, Reader]) -> set[str]:
+    """The hosts by whose names nearly all lines begin, so that what follows is output; none where it is one as it
+    stands."""
+    written = [line for line in head if line.strip()]
+    matches = [match for line in written if (match := _PREFIX.match(line))]
+    if len(matches) * 10 < len(written) * 8:
+        return set()
+    found: set[str] = set()
+    for match in matches:
+        if match[1] not in found and _begins(match.string[match.end() :], known):
+            found.add(match[1])
+    return set() if any(_begins(line, known) for line in written) else found
+
+
+def _begins(line: str, known: dict[str, Reader]) -> bool:
+    """Whether some reader knows this line as a first line."""
+    return bool(line) and any(reader.begins(line) for reader in known.values())
 
 
 def _kind(line: str, known: dict[str, Reader], section: _Section | None) -> tuple[str | None, str]:
