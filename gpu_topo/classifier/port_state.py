@@ -44,10 +44,13 @@ def judge_down(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     groups = by_board(ports)
     twins_of = {item.name: group for group in groups.values() for item in group}
     for item in ports:
+        state = known(item.port.state)
+        if state == "ACTIVE":
+            continue
         unknown = state_unknown(item.port)
         if unknown is not None:
             yield Unassessed(DOWN, item.name, *unknown)
-        elif known(item.port.state) in ("DOWN", "NOP"):
+        elif state in ("DOWN", "NOP"):
             twins = _twins(twins_of.get(item.name, ()), item, policy)
             yield _down(node, past, item, twins, _declared_unused(item, policy))
     yield from _halved_bonds(node, [item for item in ports if item.port.bond and item.up], policy)
@@ -166,9 +169,9 @@ def _remedy(phys: str | None) -> tuple[str, ...]:
 def judge_not_active(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """port-not-active."""
     for item in judged(node, policy):
-        if known(item.port.link_layer) == "Ethernet":
-            continue  # no subnet manager there
         state, phys = known(item.port.state), known(item.port.phys_state)
+        if state in ("ACTIVE", "DOWN") or known(item.port.link_layer) == "Ethernet":
+            continue  # Ethernet has no subnet manager
         waits = state in ("INIT", "ARMED")
         unknown = phys_state_unknown(item.port) if waits else state_unknown(item.port)
         if unknown is not None:

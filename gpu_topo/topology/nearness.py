@@ -36,7 +36,7 @@ class Neighbourhood:
         self._by_root: dict[str, list[str]] = {}
         self._by_bridge: dict[str, list[str]] = {}
         self._by_numa: dict[int, list[str]] = {}
-        self._doubtful: dict[bool, tuple[str, ...]] = {}  # what _may_be_anywhere has worked out
+        self._doubtful: dict[bool, Sequence[str]] = {}  # what _may_be_anywhere has worked out
         for address in self._all:
             device = self._node.devices.get(address)
             if device is None:
@@ -52,12 +52,11 @@ class Neighbourhood:
         """The nearest candidates as far as is known, and whether one of unknown place may be nearer."""
         paths = self._nearest_known(address)
         best = rank(paths[0].kind) if paths else len(PCIE_KINDS)
-        if best <= rank(PIX):
-            return Nearest(paths)  # nothing is nearer
-        kind_of = self._router.path
-        return Nearest(
-            paths, next((c for c in self._in_doubt(address, best) if kind_of(address, c).kind == HIDDEN), None)
-        )
+        if best > rank(PIX):  # else nothing is nearer
+            for candidate in self._in_doubt(address, best):
+                if self._router.path(address, candidate).kind == HIDDEN:
+                    return Nearest(paths, candidate)
+        return Nearest(paths)
 
     def _in_doubt(self, address: str, best: int) -> Sequence[str]:
         """The candidates whose path may be unknown: few where the tree is whole, so that a GPU need not ask for all."""
@@ -69,19 +68,20 @@ class Neighbourhood:
             return self._all
         return self._may_be_anywhere(best > rank(NODE))
 
-    def _may_be_anywhere(self, beyond_host_bridges: bool) -> tuple[str, ...]:
+    def _may_be_anywhere(self, beyond_host_bridges: bool) -> Sequence[str]:
         """Candidates whose way up is cut short. beyond_host_bridges: also those of unknown NUMA node, of which a whole
         tree does not tell whether they are NODE or SYS."""
-        if beyond_host_bridges not in self._doubtful:
+        found = self._doubtful.get(beyond_host_bridges)
+        if found is None:
             devices, functions = self._node.devices, lookup(self._node).functions
-            self._doubtful[beyond_host_bridges] = tuple(
+            found = self._doubtful[beyond_host_bridges] = [
                 candidate
                 for candidate in self._all
                 if candidate not in devices
                 or not is_complete(functions, devices[candidate].path)
                 or (beyond_host_bridges and numa_node(self._node, devices[candidate]) is None)
-            )
-        return self._doubtful[beyond_host_bridges]
+            ]
+        return found
 
     def _nearest_known(self, address: str) -> tuple[Path, ...]:
         """The paths to all candidates of the best kind that is known, the widest first."""
