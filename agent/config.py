@@ -307,6 +307,17 @@ def _near_rule(code: str, codes: Collection[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else " (`gpu-topo rules` lists them)"
 
 
+def remark(config: Config) -> str:
+    """What works and is hardly meant, "" where nothing is."""
+    if config.scan_timeout <= config.scan_interval:
+        return ""
+    timeout, interval = (
+        f"{name} {_shown(_BY_NAME[name], value)}"
+        for name, value in (("scan.timeout", config.scan_timeout), ("scan.interval", config.scan_interval))
+    )
+    return f"{timeout} is longer than {interval}: while a source hangs, scans come that much later"
+
+
 # --- showing ------------------------------------------------------------------------------------------------------
 
 

@@ -70,6 +70,7 @@ class Daemon:
         self.loop = Loop()
         self.source = Kept(self.config.root)
         self._collectors = guarded()
+        self._say_remark()
         self._web = Watched(self.config.web_config_file, self.loop.clock, self.log.warning)
         self._saved = self._read_baseline()
         self._state = StateFile(self.config.state_directory, self._boot_id(), self.log.warning)
@@ -135,6 +136,12 @@ class Daemon:
         watchdog = watchdog_seconds()
         return min(self.config.scan_interval, watchdog / 2) if watchdog else self.config.scan_interval
 
+    @property
+    def timeout(self) -> float:
+        """A scan's deadline, which the watchdog must not outrun either."""
+        watchdog = watchdog_seconds()
+        return min(self.config.scan_timeout, watchdog / 2) if watchdog else self.config.scan_timeout
+
     def _plan(self, when: float) -> None:
         """Scan at a time of the loop's clock, and not at the one that was planned before."""
         self._planned += 1
@@ -168,7 +175,7 @@ class Daemon:
         today = time.strftime("%Y-%m-%d", time.gmtime())
         settings = Settings(
             configuration.policy(self.config, today, self._saved.accepted),
-            self.config.scan_timeout,
+            self.timeout,
             self.config.scan_raise_after,
             self.config.scan_clear_after,
             self.config.scan_boot_grace,
@@ -296,7 +303,7 @@ class Daemon:
     def _problem(self) -> str:
         """Why this daemon is not healthy, "" where it is."""
         waited = self.loop.clock() - self._last
-        if waited > 3 * self.interval + self.config.scan_timeout:
+        if waited > 3 * self.interval + self.timeout:
             return f"no scan finished for {waited:.0f} s"
         return ""
 
@@ -327,9 +334,14 @@ class Daemon:
             self._reload_ok = True
             self._reloaded_at = time.time()
             self.log.info("configuration reloaded", file=new.source)
+            self._say_remark()
         self.notify("READY=1")
         self.source.forget()
         self._scan()
+
+    def _say_remark(self) -> None:
+        if said := configuration.remark(self.config):
+            self.log.warning(said)
 
     def _boot_id(self) -> str:
         answer = self.source.read("/proc/sys/kernel/random/boot_id")

@@ -23,7 +23,7 @@ def test_baseline_save_diff_accept(tree: tuple[Path, str], tmp_path: Path, capsy
     assert main(["baseline", "diff", *common]) == 3
     assert "`gpu-topo baseline save` makes one" in capsys.readouterr().err
     assert main(["baseline", "save", *common]) == 0
-    assert "2 gpus" in capsys.readouterr().out
+    assert "saved (2 GPUs)" in capsys.readouterr().out
     assert main(["baseline", "diff", *common]) == 0
     os.unlink(root / "sys" / "bus" / "pci" / "devices" / gpu)
     capsys.readouterr()
@@ -46,3 +46,36 @@ def test_baseline_save_diff_accept(tree: tuple[Path, str], tmp_path: Path, capsy
     assert "baseline-drift" in found
     assert main(["baseline", "save", *common]) == 0
     assert [row.code for row in load_saved(path).accepted] == ["inventory-short"]
+
+
+def test_accepting_what_the_machine_has_not(
+    tree: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A subject that nothing is called by is accepted, with one line that says so and names the nearest; a device, a
+    pair, a device that the baseline knows and everything at once are accepted without a word."""
+    root, gpu = tree
+    path = str(tmp_path / "base.json")
+    common = ["--root", str(root), "--file", path]
+    assert main(["baseline", "save", *common]) == 0
+    other = next(device for device in os.listdir(root / "sys/bus/pci/devices") if device != gpu)
+    os.unlink(root / "sys/bus/pci/devices" / gpu)
+    accept = ["baseline", "accept", "pcie-slot-limited"]
+    for subject in (other, gpu, f"{gpu}~{other}", "node", "*"):
+        capsys.readouterr()
+        assert main([*accept, subject, "--reason", "x", *common]) == 0
+        assert capsys.readouterr().err == ""
+    for subject in (other[5:], "0000:99:00.0", "mlx5_0/1", f"{other}~0000:99:00.0"):
+        assert main([*accept, subject, "--reason", "x", *common]) == 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"this machine has no {subject}" in line
+        assert subject != other[5:] or f"did you mean {other}?" in line
+    assert {row.subject for row in load_saved(path).accepted} >= {other, "0000:99:00.0"}
+    assert main([*accept, other, "--reason", "x", "--root", str(tmp_path / "none"), "--file", path]) == 0
+
+
+def test_one_device_is_no_plural(tree: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was saved is counted as people write it."""
+    root, gpu = tree
+    os.unlink(root / "sys/bus/pci/devices" / gpu)
+    assert main(["baseline", "save", "--root", str(root), "--file", str(tmp_path / "base.json")]) == 0
+    assert "saved (1 GPU)" in capsys.readouterr().out

@@ -166,3 +166,15 @@ def test_ten_thousand_scrapes_and_a_thousand_rescans_leak_nothing(tree: tuple[Pa
         process.wait(WAIT)
         drain.join(WAIT)
         process.stderr.close()
+
+
+def test_a_deadline_keeps_the_watchdog_content(monkeypatch: pytest.MonkeyPatch, tree: tuple[Path, str]) -> None:
+    """A source that hangs ends with its scan before systemd takes the whole daemon for hung."""
+    monkeypatch.setenv("WATCHDOG_USEC", "20000000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    config = Config(root=str(tree[0]), web_listen_address=(Listen("127.0.0.1", 0),), scan_timeout=60.0)
+    daemon = Daemon(lambda: config)
+    assert daemon.timeout == 10.0
+    monkeypatch.delenv("WATCHDOG_USEC")
+    assert daemon.timeout == 60.0
+    daemon._close()

@@ -7,10 +7,16 @@ import time
 from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent import intake
-from gpu_topo.agent.errors import OK, WARNING, UserError
+from gpu_topo.agent.errors import OK, WARNING, UserError, say
 from gpu_topo.agent.output import write
 from gpu_topo.agent.policy import policy_of
+from gpu_topo.model.history import Past
 from gpu_topo.model.node import Node
+from gpu_topo.topology.roles import port_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpu_topo.agent.baseline import Saved
 
 EPILOG = """exit status of diff: 0 nothing changed, 1 something did, 3 there is no baseline
 
@@ -61,13 +67,15 @@ def _path(args: Namespace) -> str:
 
 def _save(args: Namespace) -> int:
     from gpu_topo.agent import baseline
-    from gpu_topo.topology.baseline import counts
+    from gpu_topo.exporters.words import plural
+    from gpu_topo.topology.baseline import COUNTED, counts
 
     _no_words(args)
     node = _node(args)
     path = _path(args)
     baseline.save(path, node, baseline.load_saved(path))
-    held = ", ".join(f"{number} {name}" for name, number in counts(node).items() if number)
+    numbers = counts(node)
+    held = ", ".join(plural(numbers[name], kind) for kind, name in COUNTED.items() if numbers[name])
     write(f"{path}: saved ({held or 'no devices'})")
     return OK
 
@@ -105,10 +113,33 @@ def _accept(args: Namespace) -> int:
     if entry.until and entry.until < time.strftime("%Y-%m-%d", time.gmtime()):
         raise UserError(f"--until {entry.until} is over")
     path = _path(args)
-    baseline.accept(path, baseline.load_saved(path), entry)
+    saved = baseline.load_saved(path)
+    baseline.accept(path, saved, entry)
     until = f" until {entry.until}" if entry.until else ""
     write(f"{path}: {entry.code} on {entry.subject} is accepted{until}: {entry.reason}")
+    _say_unknown_subject(args, entry.subject, saved)
     return OK
+
+
+def _say_unknown_subject(args: Namespace, subject: str, saved: Saved) -> None:
+    """One line where nothing on this machine is called so: most likely a slip. It may be meant for another machine, or
+    for what is to come, so that it is accepted all the same."""
+    if subject in ("*", "node"):
+        return
+    try:
+        policy, _ = policy_of(_without_files(args))
+        report = intake.report_of(_without_files(args), policy, Past(baseline=saved.document))
+    except UserError:
+        return  # there is no machine here to compare with
+    known = {*report.node.devices, *(port_name(port) for port in report.node.ports)}
+    known |= {finding.subject for finding in report.findings} | {item.subject for item in report.unassessed}
+    if all(part in known for part in subject.split("~")) or subject in known:
+        return
+    import difflib
+
+    close = difflib.get_close_matches(subject, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    say(f"accepted, but this machine has no {subject}, as `gpu-topo inspect` names things{hint}")
 
 
 def _no_words(args: Namespace) -> None:

@@ -30,5 +30,6 @@ def run(args: Namespace) -> int:
     if args.action == "show":
         write(config.show(loaded))
     else:
-        write(f"{loaded.source or 'no configuration file'}: in order")
+        but = config.remark(loaded)
+        write(f"{loaded.source or 'no configuration file'}: in order{but and f', but {but}'}")
     return 0
