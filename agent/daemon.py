@@ -70,7 +70,6 @@ class Daemon:
         self.loop = Loop()
         self.source = Kept(self.config.root)
         self._collectors = guarded()
-        self._say_remark()
         self._web = Watched(self.config.web_config_file, self.loop.clock, self.log.warning)
         self._saved = self._read_baseline()
         self._state = StateFile(self.config.state_directory, self._boot_id(), self.log.warning)
@@ -334,14 +333,9 @@ class Daemon:
             self._reload_ok = True
             self._reloaded_at = time.time()
             self.log.info("configuration reloaded", file=new.source)
-            self._say_remark()
         self.notify("READY=1")
         self.source.forget()
         self._scan()
-
-    def _say_remark(self) -> None:
-        if said := configuration.remark(self.config):
-            self.log.warning(said)
 
     def _boot_id(self) -> str:
         answer = self.source.read("/proc/sys/kernel/random/boot_id")

@@ -144,7 +144,9 @@ def serve(root: Path, *options: str) -> tuple[subprocess.Popen[str], int]:
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert "serving address=127.0.0.1:" in line, line + process.stderr.read()
+    if "serving address=127.0.0.1:" not in line:
+        process.kill()
+        raise AssertionError(line + process.stderr.read())
     return process, int(line.split("address=127.0.0.1:")[1].split()[0])
 
 
