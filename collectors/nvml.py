@@ -13,7 +13,9 @@ import sys
 import time
 
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
+from gpu_topo.model.gpu import DriverState
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.source import Live
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ _LIBRARY_DIRS = (
     "/lib",
     *_UNSEARCHED_DIRS,
 )
+# Why there may be nothing to ask, by the error that a transcript begins with.
+NO_DRIVER = {
+    "LIBRARY_NOT_FOUND": "no libnvidia-ml.so.1 on this machine",
+    "DRIVER_NOT_LOADED": "libnvidia-ml.so.1 is installed, the nvidia kernel driver is not loaded",
+}
 # Any of these exists where the kernel side of the driver is loaded (/dev/dxg: WSL). Without it nvmlInit would try to
 # load the module and create device nodes; an audit leaves the machine as it is.
 _DRIVER_SIGNS = ("/proc/driver/nvidia", "/sys/module/nvidia", "/dev/nvidiactl", "/dev/dxg")
@@ -61,13 +68,16 @@ def collect(source: Source, context: Context, load_only: bool = False) -> Facts:
     recorded = None if transcript is None else tuple(transcript)
     if recorded == ():  # a copy of a machine's files: what reads transcripts need not be loaded
         return Facts(SourceStatus(NAME, ABSENT, "not recorded"))
+    began = time.monotonic()
+    # Most machines have no such driver, and this source itself remembers nothing: what transcripts take stays unloaded.
+    if type(source) is Live and (missing := _missing(os.environ)[1]):
+        return no_driver(missing, time.monotonic() - began)
     from gpu_topo.collectors import nvml_facts, nvml_transcript
 
     if recorded is not None:
         batches = [batch for batch in nvml_transcript.batches(recorded) if batch.load_only == load_only]
         lines = batches[0].lines if batches else ()
         return nvml_facts.read(lines, _bound(source) if lines else frozenset(), 0.0)
-    began = time.monotonic()
     heard: list[str] = []
 
     def hear(line: str) -> None:
@@ -124,6 +134,22 @@ def find_library(environment: Mapping[str, str]) -> str | None:
     return next((f"{folder}/{LIBRARY}" for folder in _LIBRARY_DIRS if os.path.exists(f"{folder}/{LIBRARY}")), None)
 
 
+def _missing(environment: Mapping[str, str]) -> tuple[str, str]:
+    """The library's path, and why there is nothing to ask with it, "" where there is."""
+    library = find_library(environment)
+    if library is None:
+        return "", "LIBRARY_NOT_FOUND"
+    if not _given_by(environment) and not any(os.path.exists(sign) for sign in _DRIVER_SIGNS):
+        return library, "DRIVER_NOT_LOADED"
+    return library, ""
+
+
+def no_driver(error: str, seconds: float) -> Facts:
+    """What is known where there is nothing to ask, for that reason."""
+    detail = NO_DRIVER.get(error, error)
+    return Facts(SourceStatus(NAME, ABSENT, detail, seconds), driver=DriverState(NAME, ABSENT, detail))
+
+
 def _given_by(environment: Mapping[str, str]) -> str | None:
     for folder in environment.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and os.path.exists(f"{folder}/{LIBRARY}"):
@@ -153,12 +179,9 @@ def ask(deadline: float, load_only: bool, hear: Hear) -> None:
     from gpu_topo.collectors import nvml_transcript
 
     args = [nvml_transcript.LOAD if load_only else nvml_transcript.ALL]
-    library = find_library(os.environ)
-    if library is None:
-        hear(nvml_transcript.line("begin", args=args, error="LIBRARY_NOT_FOUND"))
-        return
-    if not _given_by(os.environ) and not any(os.path.exists(sign) for sign in _DRIVER_SIGNS):
-        hear(nvml_transcript.line("begin", args=args, error="DRIVER_NOT_LOADED"))
+    library, missing = _missing(os.environ)
+    if missing:
+        hear(nvml_transcript.line("begin", args=args, error=missing))
         return
     hear(nvml_transcript.line("begin", args=args, result=library))
     hear(nvml_transcript.line("openable", result=_openable_minors()))

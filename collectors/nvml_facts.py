@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from gpu_topo.collectors import nvml_gpu, nvml_links
+from gpu_topo.collectors.nvml import NO_DRIVER, no_driver
 from gpu_topo.collectors.nvml_transcript import (
     ABSENT_ERRORS,
     CRASH,
@@ -24,11 +23,11 @@ from gpu_topo.model.gpu import DriverGpu, DriverState
 from gpu_topo.model.reading import DENIED, MALFORMED, NOT_RECORDED, Unknown, known
 from gpu_topo.model.reading import FAILED as READ_FAILED
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 SOURCE = "nvml"
-_NO_DRIVER = {
-    "LIBRARY_NOT_FOUND": "no libnvidia-ml.so.1 on this machine",
-    "DRIVER_NOT_LOADED": "libnvidia-ml.so.1 is installed, the nvidia kernel driver is not loaded",
-}
 # The errors by which NVML says that there is no such thing: no gap in what is known.
 _EXPECTED = ABSENT_ERRORS | NO_SUCH_INDEX | {"FileNotFoundError"}
 
@@ -42,8 +41,7 @@ def read(lines: Iterable[str], bound: frozenset[str], seconds: float) -> Facts:
     if said.begin is None:
         return Facts(SourceStatus(SOURCE, ABSENT, "not recorded", seconds))
     if isinstance(said.begin, Error):
-        detail = _NO_DRIVER.get(said.begin.name, said.begin.name)
-        return Facts(SourceStatus(SOURCE, ABSENT, detail, seconds), driver=DriverState(SOURCE, ABSENT, detail))
+        return no_driver(said.begin.name, seconds)
     gpus = _gpus(said, bound)
     minors = _minors(said, gpus.values())
     opened = said.get("openable")
@@ -141,8 +139,8 @@ def _status(said: Transcript, gpus: Mapping[int, DriverGpu], bound: frozenset[st
     for question in ("pynvml", "worker", "nvmlInit"):
         failed = said.get(question)
         if isinstance(failed, Error):
-            if failed.name in _NO_DRIVER and not bound:
-                return ABSENT, ABSENT, _NO_DRIVER[failed.name]
+            if failed.name in NO_DRIVER and not bound:
+                return ABSENT, ABSENT, NO_DRIVER[failed.name]
             denied = failed.name == "NO_PERMISSION"
             return SOURCE_DENIED if denied else FAILED, "failed", f"{question}: {failed.name}"
     for label, reasons in (("no permission", {DENIED}), ("failed", {READ_FAILED, MALFORMED})):

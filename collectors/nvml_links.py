@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import combinations
-from typing import Any
 
 from gpu_topo.collectors.nvml_transcript import ABSENT_ERRORS, NO_SUCH_INDEX, Error, Place, Transcript, is_int, why
 from gpu_topo.model.gpu import ACTIVE, INACTIVE, UNKNOWN_STATE, DriverGpu, Fabric, NvLink, Peer
 from gpu_topo.model.reading import MALFORMED, Reading, Unknown, known
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    Fields = Mapping[tuple[int, int], Any]
+
 
 MAX_LINKS = 64
 _NO_SUCH = ABSENT_ERRORS | NO_SUCH_INDEX  # no such link, or not this version of the structure
@@ -67,8 +73,6 @@ _ERROR_FIELDS = {
     219: "effective",
 }
 _OLD_ERRORS = {0: "replay", 1: "recovery", 2: "crc_flit", 3: "crc_data"}  # NVML_NVLINK_ERROR_DL_*
-
-Fields = Mapping[tuple[int, int], Any]
 
 
 def nvlinks(said: Transcript, gpu: int, listed: frozenset[str]) -> Reading[tuple[NvLink, ...]]:

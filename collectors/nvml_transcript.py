@@ -11,13 +11,18 @@ are no function of NVML: `begin` (which library), `openable` (minors of /dev/nvi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 from gpu_topo.model.address import normalise
 from gpu_topo.model.reading import DENIED, EMPTY, FAILED, LOST, MALFORMED, NOT_RECORDED, TIMEOUT, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    Key = tuple[str, tuple[Any, ...]]  # question and arguments
 
 ALL, LOAD = "all", "load"  # kinds of batches
 DEADLINE = "DEADLINE"
@@ -30,8 +35,6 @@ MAX_GPUS = 1024
 ABSENT_ERRORS = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND"})
 # The ways in which NVML says that a link, a partition or a version of a structure does not exist.
 NO_SUCH_INDEX = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"})
-
-Key = tuple[str, tuple[Any, ...]]  # question and arguments
 
 
 class Error(NamedTuple):
