@@ -12,15 +12,15 @@ import os
 import sys
 import time
 
+from gpu_topo.collectors.nvml_driver import UNSEARCHED_DIRS, missing, no_driver, openable_minors
 from gpu_topo.model.facts import ABSENT, Facts, SourceStatus
-from gpu_topo.model.gpu import DriverState
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Live
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from gpu_topo.collectors.context import Context
     from gpu_topo.source import Source
@@ -28,34 +28,12 @@ if TYPE_CHECKING:
     Hear = Callable[[str], None]
 
 NAME = "nvml"
-LIBRARY = "libnvidia-ml.so.1"
 PATIENCE = 2.0  # seconds that one question may take
 MAX_RESTARTS = 2  # of a worker whose library crashed
 
 # Starting the library and taking the first handle initialise every GPU where no persistence daemon keeps them up,
 # which takes seconds on a healthy machine: what part of the remaining time they may use.
 _SHARE = {"nvmlInit": 1.0, "nvmlDeviceGetCount": 0.5, "nvmlDeviceGetHandleByIndex": 0.5}
-
-# Where the dynamic linker looks besides its cache and LD_LIBRARY_PATH, and where it does not: WSL's and NixOS's driver.
-_UNSEARCHED_DIRS = ("/usr/lib/wsl/lib", "/run/opengl-driver/lib")
-_LIBRARY_DIRS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/lib",
-    "/lib64",
-    "/lib",
-    *_UNSEARCHED_DIRS,
-)
-# Why there may be nothing to ask, by the error that a transcript begins with.
-NO_DRIVER = {
-    "LIBRARY_NOT_FOUND": "no libnvidia-ml.so.1 on this machine",
-    "DRIVER_NOT_LOADED": "libnvidia-ml.so.1 is installed, the nvidia kernel driver is not loaded",
-}
-# Any of these exists where the kernel side of the driver is loaded (/dev/dxg: WSL). Without it nvmlInit would try to
-# load the module and create device nodes; an audit leaves the machine as it is.
-_DRIVER_SIGNS = ("/proc/driver/nvidia", "/sys/module/nvidia", "/dev/nvidiactl", "/dev/dxg")
 
 
 def collect(source: Source, context: Context, load_only: bool = False) -> Facts:
@@ -70,8 +48,8 @@ def collect(source: Source, context: Context, load_only: bool = False) -> Facts:
         return Facts(SourceStatus(NAME, ABSENT, "not recorded"))
     began = time.monotonic()
     # Most machines have no such driver, and this source itself remembers nothing: what transcripts take stays unloaded.
-    if type(source) is Live and (missing := _missing(os.environ)[1]):
-        return no_driver(missing, time.monotonic() - began)
+    if type(source) is Live and (why := missing(os.environ)[1]):
+        return no_driver(why, time.monotonic() - began)
     from gpu_topo.collectors import nvml_facts, nvml_transcript
 
     if recorded is not None:
@@ -111,66 +89,6 @@ def _bound(source: Source) -> frozenset[str]:
     return frozenset(name for name in names if name.count(":") == 2)
 
 
-# --- is there anything to ask? ------------------------------------------------------------------------------------
-
-
-def find_library(environment: Mapping[str, str]) -> str | None:
-    """The path of libnvidia-ml.so.1 as the dynamic linker would find it, None where this machine has none."""
-    given = _given_by(environment)
-    if given is not None:
-        return given
-    try:
-        with open("/etc/ld.so.cache", "rb") as file:
-            cache = file.read(1 << 24)
-    except OSError:
-        cache = b""
-    name = b"/" + LIBRARY.encode() + b"\0"
-    at = cache.find(name)
-    while at >= 0:
-        path = os.fsdecode(cache[cache.rfind(b"\0", 0, at) + 1 : at + len(name) - 1])
-        if os.path.exists(path):
-            return path
-        at = cache.find(name, at + 1)
-    return next((f"{folder}/{LIBRARY}" for folder in _LIBRARY_DIRS if os.path.exists(f"{folder}/{LIBRARY}")), None)
-
-
-def _missing(environment: Mapping[str, str]) -> tuple[str, str]:
-    """The library's path, and why there is nothing to ask with it, "" where there is."""
-    library = find_library(environment)
-    if library is None:
-        return "", "LIBRARY_NOT_FOUND"
-    if not _given_by(environment) and not any(os.path.exists(sign) for sign in _DRIVER_SIGNS):
-        return library, "DRIVER_NOT_LOADED"
-    return library, ""
-
-
-def no_driver(error: str, seconds: float) -> Facts:
-    """What is known where there is nothing to ask, for that reason."""
-    detail = NO_DRIVER.get(error, error)
-    return Facts(SourceStatus(NAME, ABSENT, detail, seconds), driver=DriverState(NAME, ABSENT, detail))
-
-
-def _given_by(environment: Mapping[str, str]) -> str | None:
-    for folder in environment.get("LD_LIBRARY_PATH", "").split(":"):
-        if folder and os.path.exists(f"{folder}/{LIBRARY}"):
-            return f"{folder}/{LIBRARY}"
-    return None
-
-
-def _openable_minors() -> list[int]:
-    """Minor numbers of the /dev/nvidia<minor> that this process may open; device cgroups included, opening nothing."""
-    minors = []
-    try:
-        names = os.listdir("/dev")
-    except OSError:
-        return []
-    for name in names:
-        number = name[len("nvidia") :]
-        if name.startswith("nvidia") and number.isdigit() and os.access(f"/dev/{name}", os.R_OK | os.W_OK):
-            minors.append(int(number))
-    return sorted(minors)
-
-
 # --- asking -------------------------------------------------------------------------------------------------------
 
 
@@ -179,12 +97,12 @@ def ask(deadline: float, load_only: bool, hear: Hear) -> None:
     from gpu_topo.collectors import nvml_transcript
 
     args = [nvml_transcript.LOAD if load_only else nvml_transcript.ALL]
-    library, missing = _missing(os.environ)
-    if missing:
-        hear(nvml_transcript.line("begin", args=args, error=missing))
+    library, why = missing(os.environ)
+    if why:
+        hear(nvml_transcript.line("begin", args=args, error=why))
         return
     hear(nvml_transcript.line("begin", args=args, result=library))
-    hear(nvml_transcript.line("openable", result=_openable_minors()))
+    hear(nvml_transcript.line("openable", result=openable_minors()))
     patience = min(PATIENCE, max(0.0, deadline - time.monotonic()) / 5)
     skip: list[list[object]] = []
     ended = ""
@@ -254,7 +172,7 @@ def _spawn(library: str, load_only: bool, skip: list[list[object]], lock: socket
     code = f"import sys; sys.path += {paths!r}; from nvml_worker.worker import main; main(sys.argv[1])"
     command = [sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []), "-c", code, setting]
     environment = dict(os.environ)
-    if os.path.dirname(library) in _UNSEARCHED_DIRS:
+    if os.path.dirname(library) in UNSEARCHED_DIRS:
         folders = (environment.get("LD_LIBRARY_PATH", ""), os.path.dirname(library))
         environment["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if folder)
     try:

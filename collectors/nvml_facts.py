@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_topo.collectors import nvml_gpu, nvml_links
-from gpu_topo.collectors.nvml import NO_DRIVER, no_driver
+from gpu_topo.collectors.nvml_driver import NO_DRIVER, no_driver
 from gpu_topo.collectors.nvml_transcript import (
     ABSENT_ERRORS,
     CRASH,

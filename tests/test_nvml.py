@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpu_topo
-from gpu_topo.collectors import nvml, nvml_facts, nvml_transcript, nvml_worker
+from gpu_topo.collectors import nvml, nvml_driver, nvml_facts, nvml_transcript, nvml_worker
 from gpu_topo.collectors.context import Context
 from gpu_topo.collectors.nvml_worker.answers import text
 from gpu_topo.collectors.nvml_worker.questions import kernel_address
@@ -294,10 +294,10 @@ def test_needs_no_imports_of_gpu_topo() -> None:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without libnvidia-ml; the folder is where the linker looks by itself."""
-    if nvml.find_library({}) is not None:
+    if nvml_driver.find_library({}) is not None:
         pytest.skip("this machine has a libnvidia-ml")
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    monkeypatch.setattr(nvml, "_LIBRARY_DIRS", (str(tmp_path),))
+    monkeypatch.setattr(nvml_driver, "_LIBRARY_DIRS", (str(tmp_path),))
     return tmp_path
 
 
@@ -329,8 +329,8 @@ def test_no_library_loads_nothing(bare: Path) -> None:
 
 def test_library_without_kernel_driver(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library whose kernel driver is not loaded is not asked: nvmlInit would load it and change the machine."""
-    (bare / nvml.LIBRARY).touch()
-    monkeypatch.setattr(nvml, "_DRIVER_SIGNS", ())
+    (bare / nvml_driver.LIBRARY).touch()
+    monkeypatch.setattr(nvml_driver, "_DRIVER_SIGNS", ())
     facts = collect(Host())
     assert facts.source.status == ABSENT
     assert "not loaded" in facts.source.detail
@@ -340,12 +340,12 @@ def test_library_without_kernel_driver(bare: Path, monkeypatch: pytest.MonkeyPat
 def test_find_library(bare: Path) -> None:
     """The library is looked for where the linker would find it, LD_LIBRARY_PATH first."""
     (bare / "given").mkdir()
-    assert nvml.find_library({}) is None
-    (bare / nvml.LIBRARY).touch()
-    assert nvml.find_library({}) == str(bare / nvml.LIBRARY)
-    (bare / "given" / nvml.LIBRARY).touch()
+    assert nvml_driver.find_library({}) is None
+    (bare / nvml_driver.LIBRARY).touch()
+    assert nvml_driver.find_library({}) == str(bare / nvml_driver.LIBRARY)
+    (bare / "given" / nvml_driver.LIBRARY).touch()
     environment = {"LD_LIBRARY_PATH": f":/nowhere:{bare / 'given'}"}
-    assert nvml.find_library(environment) == str(bare / "given" / nvml.LIBRARY)
+    assert nvml_driver.find_library(environment) == str(bare / "given" / nvml_driver.LIBRARY)
 
 
 def test_copy_is_not_asked() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpu_topo.collectors import nvml
+from gpu_topo.collectors import nvml_driver
 from gpu_topo.model.facts import DENIED, FAILED, OK, PARTIAL, TIMEOUT, Facts
 from gpu_topo.model.gpu import ACTIVE, DriverGpu, DriverState
 from gpu_topo.model.reading import Unknown, known
@@ -254,7 +254,7 @@ def test_a_busy_lock(boot: Boot, library: Path) -> None:
     """A holder that neither ends nor says what hangs is waited for half the time, then the source is marked."""
     boot(states.l40s)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
-        file = os.stat(library / nvml.LIBRARY)
+        file = os.stat(library / nvml_driver.LIBRARY)
         holder.bind(b"\0gpu-topo/nvml/%d/%d-%d" % (os.geteuid(), file.st_dev, file.st_ino))
         holder.listen()
         facts = collect(Host(), 0.6)

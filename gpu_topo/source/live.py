@@ -6,7 +6,7 @@ import os
 import stat
 
 from gpu_topo.source.base import NOT_THERE, Answer, Names, Refusal, Target, refusal
-from gpu_topo.source.live_dir import DIR_FLAGS, PATH_FLAGS, LiveDir
+from gpu_topo.source.live_dir import DIR_FLAGS, PATH_FLAGS, LiveDir, listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,11 +76,9 @@ class Live:
         if isinstance(fd, Refusal):
             return fd
         try:
-            return tuple(sorted(os.listdir(fd)))
+            return listed(fd)
         except OSError as error:
             return refusal(error)
-        finally:
-            os.close(fd)
 
     def link(self, path: str) -> Target:
         try:

@@ -23,6 +23,14 @@ _SHORT = 479
 _CHUNK = 1 << 16
 
 
+def listed(fd: int) -> Names:
+    """Sorted names in the directory that was opened as `fd`, which is closed; OSError where it cannot be listed."""
+    try:
+        return tuple(sorted(os.listdir(fd)))
+    finally:
+        os.close(fd)
+
+
 class LiveDir:
     """A directory by descriptor."""
 
@@ -81,15 +89,9 @@ class LiveDir:
 
     def list(self, name: str = ".") -> Names:
         try:
-            fd = os.open(name, DIR_FLAGS, dir_fd=self._fd)
+            return listed(os.open(name, DIR_FLAGS, dir_fd=self._fd))
         except OSError as error:
             return refusal(error)
-        try:
-            return tuple(sorted(os.listdir(fd)))
-        except OSError as error:
-            return refusal(error)
-        finally:
-            os.close(fd)
 
     def link(self, name: str) -> Target:
         try:
