@@ -7,19 +7,23 @@ import sys
 
 from gpu_topo.agent.errors import UserError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
-def write(data: str | bytes, path: str | None = None) -> None:
-    """Write to `path` atomically, or to standard output."""
+def write(data: str | bytes | Iterator[str], path: str | None = None) -> None:
+    """Write to `path` atomically, or to standard output; pieces that come one by one are written as they come."""
     if path is None or path == "-":
         try:
             if isinstance(data, bytes):
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
             else:
-                _to_stdout(data)
+                _to_stdout(iter((data,)) if isinstance(data, str) else data)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -27,7 +31,7 @@ def write(data: str | bytes, path: str | None = None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise UserError(f"standard output: cannot be written: {error.strerror}") from None
         return
-    content = data.encode() if isinstance(data, str) else data
+    content = data if isinstance(data, bytes) else "".join(data).encode()
     own = own_descriptor(path)
     if own is None:
         path = os.path.realpath(path)  # a link stays one
@@ -65,11 +69,18 @@ def own_descriptor(path: str) -> int | None:
     return number
 
 
-def _to_stdout(text: str) -> None:
-    end = "" if text.endswith("\n") else "\n"
+def _to_stdout(pieces: Iterator[str]) -> None:
+    last = ""
+    for last in pieces:
+        _put(last)
+    if not last.endswith("\n"):
+        _put("\n")
+    sys.stdout.flush()
+
+
+def _put(text: str) -> None:
     try:
-        sys.stdout.write(text + end)
+        sys.stdout.write(text)
     except UnicodeEncodeError:
         encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write((text + end).encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

@@ -1,13 +1,13 @@
 """Names of PCI vendors and devices from the lists that distributions install: pci.ids, else the udev database.
 
 They are reference data and not facts of the inspected machine, so they are read from this machine even for a
-recording of another. pci.ids holds 35,000 names in order; it is mapped and searched by halving for the few that are
-wanted, which costs a hundredth of reading it.
+recording of another. pci.ids holds 35,000 names in order; it is searched by halving for the few that are wanted, which
+costs a hundredth of reading it.
 """
 
 from __future__ import annotations
 
-import mmap
+import os
 
 from gpu_topo.collectors.readers.reader import clean
 
@@ -26,7 +26,8 @@ _DEVICE = b"\n\t"
 _HEX = frozenset(b"0123456789abcdef")
 _MARK = 8  # bytes that identify a line: newline, tab, four digits, two spaces
 _NEAR = 4096  # bytes within which looking through is quicker than halving
-_CHUNK, _MOST = 512, 8192  # bytes looked through at once for the next line of a kind: first, and at most
+_CHUNK, _MOST = 512, 1 << 16  # bytes looked through at once for the next line of a kind: first, and at most
+_LONG = 512  # bytes that no line exceeds
 
 
 def lookup(ids: Iterable[Ids], paths: tuple[str, ...] = PATHS) -> dict[Ids, str]:
@@ -38,31 +39,38 @@ def lookup(ids: Iterable[Ids], paths: tuple[str, ...] = PATHS) -> dict[Ids, str]
         return {}
     for path in paths:
         try:
-            with open(path, "rb", buffering=0) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _search(data, wanted)
-        except (OSError, ValueError):  # missing, or empty
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
             continue
+        try:
+            size = os.fstat(file).st_size
+            if size:
+                return _search(file, size, wanted)
+        except OSError:  # a directory, a disk that fails
+            continue
+        finally:
+            os.close(file)
     return _from_udev(wanted)
 
 
-def _search(data: mmap.mmap, wanted: Mapping[int, list[int]]) -> dict[Ids, str]:
+def _search(file: int, size: int, wanted: Mapping[int, list[int]]) -> dict[Ids, str]:
     names: dict[Ids, str] = {}
     vendors: dict[tuple[int, int], _Line] = {}
     for vendor, numbers in wanted.items():
-        start, end = _find(data, _VENDOR, vendor, 0, len(data), vendors)
+        start, end = _find(file, _VENDOR, vendor, 0, size, vendors)
         if start < 0:
             continue
-        brand = _line(data, start + _MARK - 1)
+        brand = _line(file, start + _MARK - 1)
         devices: dict[tuple[int, int], _Line] = {}
         for number in numbers:
-            at, _ = _find(data, _DEVICE, number, start, end, devices)
+            at, _ = _find(file, _DEVICE, number, start, end, devices)
             if at >= 0:
-                names[vendor, number] = f"{brand} {_line(data, at + _MARK)}"
+                names[vendor, number] = f"{brand} {_line(file, at + _MARK)}"
     return names
 
 
 def _find(
-    data: mmap.mmap,
+    file: int,
     before: bytes,
     number: int,
     low: int,
@@ -80,40 +88,43 @@ def _find(
         middle = (low + high) // 2
         line = looked.get((middle, high))
         if line is None:
-            line = looked[middle, high] = _next(data, before, middle, high) or after
+            line = looked[middle, high] = _next(file, before, middle, high) or after
         if line[1] > digits:
             high, after = middle, line
         else:
             low = line[0]
-    at = data[low : high + _MARK - 1].find(before + digits + b"  ")
+    at = os.pread(file, high - low + _MARK - 1, low).find(before + digits + b"  ")
     if at < 0:
         return -1, after[0]
-    return low + at, (_next(data, before, low + at + 1, high) or after)[0]
+    return low + at, (_next(file, before, low + at + 1, high) or after)[0]
 
 
-def _next(data: mmap.mmap, before: bytes, low: int, high: int) -> _Line | None:
+def _next(file: int, before: bytes, low: int, high: int) -> _Line | None:
     """The first numbered line of one kind that begins between low and high. A regular expression would say it in one
     line, but its module takes longer to load than all names to find."""
+    # What belongs to a vendor or device stands in lines that are indented further: hundreds of them, put out of the way
+    # at once.
+    further = before + b"\t"
+    tabs = b"\t" * len(further)
     size = _CHUNK
     while low < high:
         end = min(low + size, high)
-        first, *parts = data[low : end + _MARK - 1].split(before)
-        # What belongs to a vendor or device is indented further, and sorts before every digit.
-        if parts and max(parts) >= b"0":
-            at = low + len(first)
-            for part in parts:
-                if part[4:6] == b"  " and _HEX.issuperset(part[:4]) and at < end:
-                    return at, part[:4]
-                at += len(before) + len(part)
+        lines = os.pread(file, end - low + _MARK - 1, low).replace(further, tabs)
+        at = lines.find(before)
+        while 0 <= at < end - low:
+            number = lines[at + len(before) : at + len(before) + 4]
+            if _HEX.issuperset(number) and lines[at + len(before) + 4 : at + len(before) + 6] == b"  ":
+                return low + at, number
+            at = lines.find(before, at + 1)
         low = end
-        size = min(size * 2, _MOST)
+        size = min(size * 4, _MOST)
     return None
 
 
-def _line(data: mmap.mmap, start: int) -> str:
+def _line(file: int, start: int) -> str:
     """The rest of a line, cleaned."""
-    end = data.find(b"\n", start)
-    return clean(data[start : end if end >= 0 else len(data)].decode("utf-8", "replace")).strip()
+    line = os.pread(file, _LONG, start).partition(b"\n")[0]
+    return clean(line.decode("utf-8", "replace")).strip()
 
 
 def _from_udev(wanted: Mapping[int, list[int]]) -> dict[Ids, str]:

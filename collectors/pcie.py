@@ -208,9 +208,8 @@ class _Scan:
             if absent(folder.read("class")):
                 self.values.count(NOT_RECORDED, "class")
             return self._with_link(folder, name, place, identity)
-        if identity.has_registers or folder.has("current_link_speed"):
+        if identity.has_registers or (not _has_no_link(identity, place) and folder.has("current_link_speed")):
             return self._with_link(folder, name, place, identity)
-        # One of the many small parts of a processor, or what else sits in the root complex or on conventional PCI.
         numa_node = self._numa(folder, name, identity)
         return Function(
             name, *identity.ids, identity.driver, numa_node, place.parent, place.host_bridge, self._slots.get(name[:-2])
@@ -345,6 +344,12 @@ class _Scan:
             if isinstance(target, str):
                 self._virtual[target.rpartition("/")[2]] = name
             number += 1
+
+
+def _has_no_link(identity: Identity, place: Place) -> bool:
+    """Whether a function is one of the hundreds of small parts of a processor: on a root bus, so that no link is above
+    it. The kernel has files for one all the same, which say "Unknown"."""
+    return identity.is_system_part and place.parent is None
 
 
 def _is_address(text: str) -> bool:

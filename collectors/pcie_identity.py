@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpu_topo.collectors.pcie_values import Values, number
 from gpu_topo.model.reading import Reading, Unknown
-from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.record import NamedTuple, often
 from gpu_topo.source import ABSENT, Dir, Refusal
 
 _ADDRESS_KEY = b"PCI_SLOT_NAME="
@@ -19,9 +19,12 @@ _STORAGE, _NETWORK, _DISPLAY, _BRIDGE, _PROCESSING, _ACCELERATOR = 0x01, 0x02, 0
 _COMPUTING = frozenset({_DISPLAY, _PROCESSING, _ACCELERATOR})
 _ENDPOINTS = _COMPUTING | {_NETWORK, _STORAGE}
 _WITH_REGISTERS = _COMPUTING | {_NETWORK, _BRIDGE}
+# System peripherals and performance counters: on a root bus they are the hundreds of small parts of a processor.
+_OF_PROCESSORS = frozenset({0x08, 0x11})
 _TO_OTHER_BUSES = frozenset({0x0604, 0x0609})  # classes of bridges to PCI; the others are parts of a processor
 
 
+@often
 class Identity(NamedTuple):
     """Ids and driver of a function, None where nothing says, and what follows for what is read of it."""
 
@@ -32,6 +35,7 @@ class Identity(NamedTuple):
     is_bridge: bool
     is_endpoint: bool  # of the classes that an audit is about
     is_computing: bool
+    is_system_part: bool  # on a root bus it is a part of a processor
     has_registers: bool  # its configuration space holds what a rule looks at: ACS of bridges, payload of endpoints
 
 
@@ -71,6 +75,7 @@ def _of(event: dict[str, str], folder: Dir, values: Values) -> Identity:
         class_code is not None and class_code >> 8 in _TO_OTHER_BUSES,
         base in _ENDPOINTS,
         base in _COMPUTING,
+        base in _OF_PROCESSORS,
         base in _WITH_REGISTERS,
     )
 

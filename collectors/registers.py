@@ -14,7 +14,7 @@ import sys
 
 from gpu_topo.model import pci
 from gpu_topo.model.reading import DENIED, LOST, MALFORMED, NO_DATA, NOT_RECORDED, Reading, Unknown
-from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.record import NamedTuple, often
 from gpu_topo.model.units import GTS_OF_GENERATION
 
 TYPE_CHECKING = False
@@ -61,6 +61,7 @@ _MOST_CAPABILITIES = (ORDINARY_SIZE - HEADER_SIZE) // 4  # so many have room: mo
 _MOST_EXTENDED = 128  # no function has half as many: more is a loop
 
 
+@often
 class Registers(NamedTuple):
     """What an audit needs of one function. None: it has no such thing."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from gpu_topo.exporters.json_values import encode, string
 from gpu_topo.exporters.view import listed_devices, nvlink_totals, port_max_gbps
 from gpu_topo.model.cached import Answers
@@ -13,7 +15,7 @@ from gpu_topo.topology.roles import role
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from gpu_topo.model.finding import Finding, Report, Unassessed
@@ -23,29 +25,36 @@ if TYPE_CHECKING:
     from gpu_topo.model.structure import GpuPlacement, Near, Path
 
 SCHEMA = "gpu-topo/report/1"
+_AT_ONCE = 64  # rows of a piece
 
 
 def render(report: Report) -> str:
     """The report as one JSON object, each of its rows on a line of its own, so that grep and diff work on it."""
+    return "".join(pieces(report))
+
+
+def pieces(report: Report) -> Iterator[str]:
+    """The same in pieces, for who writes it: of a large machine it is megabytes, and a page of new memory costs as much
+    as writing five rows."""
     node = report.node
     joined = interconnect(node)
     placed = placement(node, report.role_overrides)
     ratio, scale_out = _number(placed.nic_to_gpu_ratio), _number(placed.scale_out_gbs_per_gpu)
     rows = _Rows(report)
-    fields = {
+    fields: dict[str, str | Iterable[str]] = {
         "schema": encode(SCHEMA),
         "version": encode(report.version),
         "generated_at": encode(report.generated_at),
         "verdict": encode(report.verdict),
         "node": encode(_platform(node.platform)),
-        "sources": _lines(
+        "sources": (
             encode({"name": s.name, "status": s.status, "detail": s.detail, "seconds": _number(s.seconds, 4)})
             for s in node.sources
         ),
         "unread": encode(dict(node.unread)),
-        "devices": _lines(map(rows.device, listed_devices(report))),
-        "gpus": _lines(map(rows.gpu, node.gpus)),
-        "accelerator_links": _lines(map(rows.accelerator_link, node.accelerator_links)),
+        "devices": map(rows.device, listed_devices(report)),
+        "gpus": map(rows.gpu, node.gpus),
+        "accelerator_links": map(rows.accelerator_link, node.accelerator_links),
         "interconnect": encode(
             {
                 "shape": joined.shape,
@@ -54,10 +63,10 @@ def render(report: Report) -> str:
                 "reason": joined.reason or None,
             }
         ),
-        "ports": _lines(map(rows.port, node.ports)),
-        "switches": _lines(map(rows.switch, node.switches.values())),
-        "paths": _lines(map(rows.path, all_paths(node, report.all_paths))),
-        "placement": _lines(rows.placement(row, ratio, scale_out) for row in placed.gpus),
+        "ports": map(rows.port, node.ports),
+        "switches": map(rows.switch, node.switches.values()),
+        "paths": map(rows.path, all_paths(node, report.all_paths)),
+        "placement": (rows.placement(row, ratio, scale_out) for row in placed.gpus),
         "advice": encode(
             {
                 "summary": placed.summary or None,
@@ -66,16 +75,29 @@ def render(report: Report) -> str:
                 "settings": [{"line": setting.line, "reason": setting.reason} for setting in placed.settings],
             }
         ),
-        "findings": _lines(map(rows.finding, report.findings)),
-        "unassessed": _lines(map(rows.unassessed, report.unassessed)),
+        "findings": map(rows.finding, report.findings),
+        "unassessed": map(rows.unassessed, report.unassessed),
         "notes": encode(report.notes),
     }
-    return "{" + ",\n".join([f'"{name}": {text}' for name, text in fields.items()]) + "}\n"
+    before = "{"
+    for name, value in fields.items():
+        yield f'{before}"{name}": '
+        if isinstance(value, str):
+            yield value
+        else:
+            yield from _lines(iter(value))
+        before = ",\n"
+    yield "}\n"
 
 
-def _lines(rows: Iterable[str]) -> str:
-    text = ",\n  ".join(rows)
-    return f"[\n  {text}\n]" if text else "[]"
+def _lines(rows: Iterator[str]) -> Iterator[str]:
+    """A list with a line for each of its rows."""
+    before = "[\n  "
+    while some := list(islice(rows, _AT_ONCE)):
+        yield before
+        yield ",\n  ".join(some)
+        before = ",\n  "
+    yield "[]" if before[0] == "[" else "\n]"
 
 
 def _number(value: float | None, digits: int = 3) -> float | int | None:

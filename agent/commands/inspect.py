@@ -16,6 +16,7 @@ from gpu_topo.model.finding import Report
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
 
 FORMATS = ("text", "json", "markdown", "html", "svg", "prometheus")
 
@@ -62,13 +63,13 @@ def run(args: Namespace) -> int:
     return status_of(report, args.fail_on, args.require_assessed)
 
 
-def rendered(report: Report, args: Namespace) -> str:
+def rendered(report: Report, args: Namespace) -> str | Iterator[str]:
     """The report in the format that was asked for; only that format's module is loaded."""
     form = args.format
     if form == "json":
         from gpu_topo.exporters import json
 
-        return json.render(report)
+        return json.pieces(report)
     if form == "markdown":
         from gpu_topo.exporters import markdown
 

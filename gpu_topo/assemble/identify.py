@@ -8,7 +8,7 @@ from gpu_topo.model.cached import cached
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, OTHER, STORAGE, Part
 from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function
 from gpu_topo.model.reading import EMPTY
-from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.record import NamedTuple, often
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _NUMBER = r"\bDevice [0-9a-f]{4}$"  # what lspci prints where its list has no na
 _REVISION = r" \(rev [0-9a-f]{2}\)$"
 
 
+@often
 class Identity(NamedTuple):
     """What a function is. integrated: graphics inside a processor, or a function that has no link of its own."""
 

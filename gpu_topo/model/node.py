@@ -7,7 +7,7 @@ from gpu_topo.model.gpu import AcceleratorLink, DriverState, Fabric, NvLink
 from gpu_topo.model.host import BlockDevice, NetDevice, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import EMPTY, Reading
-from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.record import NamedTuple, often
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class LinkSample(NamedTuple):
     clocks_idle: bool | None = None
 
 
+@often
 class Device(NamedTuple):
     """An identified PCI function in its place. `function` has everything that was read of it."""
 

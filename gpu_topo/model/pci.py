@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_topo.model.reading import NOT_RECORDED, Reading, Unknown
-from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.record import NamedTuple, often
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Aer(NamedTuple):
     sticky: bool = False
 
 
+@often
 class Function(NamedTuple):
     """One PCI function as its sources describe it. Ids are None where a recording does not say."""
 

@@ -2,21 +2,28 @@
 
 collections.namedtuple compiles a constructor for every type, typing.NamedTuple every annotation too, and both modules
 take longer to load than a machine takes to read. To a type checker this is typing's own. At run time it has the same
-notation and the same methods; annotations are not looked at, and a constructor is compiled for who needs it often.
+notation and the same methods; annotations are not looked at, and a constructor is compiled for who needs it `often`.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers take it for true; typing itself would have to be loaded
 if TYPE_CHECKING:
-    from typing import NamedTuple
+    from typing import NamedTuple, TypeVar
+
+    T = TypeVar("T")
+
+    def often(cls: type[T]) -> type[T]:
+        """For a type of which every audit makes hundreds: its constructor is compiled at once."""
+        return cls
+
 else:
     from _collections import _tuplegetter  # what collections.namedtuple reads its fields with
 
     _new = tuple.__new__
     # How many instances a type makes without a constructor of its own: compiling one takes as long as making a hundred
     # of them, and most types of an audit have a dozen.
-    _FEW = (True,) * 64
+    _FEW = (True,) * 128
     _FIELDS = tuple(_tuplegetter(number, "") for number in range(64))
 
     class _Record(tuple):
@@ -27,7 +34,7 @@ else:
         def __new__(cls, /, *args, **named):
             """The first instances of a type; a type that has more gets a constructor of its own."""
             if not next(cls._few, False):
-                cls.__new__ = staticmethod(_constructor(cls))
+                often(cls)
                 return cls.__new__(cls, *args, **named)
             fields = cls._fields
             if named or len(args) < len(fields):
@@ -70,6 +77,11 @@ else:
         made.__defaults__ = tuple(cls._field_defaults.values())
         return made
 
+    def often(cls):
+        """For a type of which every audit makes hundreds: its constructor is compiled at once."""
+        cls.__new__ = staticmethod(_constructor(cls))
+        return cls
+
     class _Maker(type):
         """Turns the body of a class that derives from NamedTuple into a named tuple."""
 
@@ -86,4 +98,4 @@ else:
         """The base class to derive from."""
 
 
-__all__ = ["NamedTuple"]
+__all__ = ["NamedTuple", "often"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.record import NamedTuple, often
 
 # Path kinds with the meaning of `nvidia-smi topo -m`; NV<n>, XG<n> and HC<n> carry the number of bonded links.
 PIX = "PIX"  # both hang directly from ports of one enumerated switch
@@ -14,6 +14,7 @@ UNKNOWN_PATH = "UNKNOWN"  # hidden: virtual machine, no NUMA data
 PCIE_KINDS = (PIX, PXB, PHB, NODE, SYS, UNKNOWN_PATH)  # nearest first
 
 
+@often
 class Path(NamedTuple):
     """The way between two endpoints. gbs: GB/s per direction of its narrowest link, None where not known."""
 
