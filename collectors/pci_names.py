@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from gpu_topo.collectors.readers.reader import clean
+from gpu_topo.collectors.plain_text import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

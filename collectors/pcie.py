@@ -22,7 +22,7 @@ from gpu_topo.collectors.pcie_values import (
     is_slowed,
     text,
 )
-from gpu_topo.collectors.registers import Registers, registers, registers_in
+from gpu_topo.collectors.registers import Layouts, Registers, registers, registers_in
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu
@@ -105,6 +105,7 @@ class _Scan:
         self._bus = ""  # of the function before
         self._place_of_bus = Place(None, None)
         self._identities: dict[tuple[bytes, bytes], Identity] = {}  # of functions alike
+        self._layouts = Layouts()
         self._config = True  # until it is denied: then none of it is readable
         self.functions: dict[str, Function] = {}
         self.loads: list[DriverGpu] = []  # AMD GPUs whose load is known
@@ -217,7 +218,7 @@ class _Scan:
 
     def _with_link(self, folder: Dir, name: str, place: Place, identity: Identity) -> Function:
         bridge = identity.is_bridge
-        asleep, link, config, aer = self._link(folder, identity.has_registers)
+        asleep, link, config, aer = self._link(folder, identity)
         if identity.is_endpoint and link is not None:
             self._virtual_functions(folder, name)
         buses = self._bus_numbers(folder) if bridge and isinstance(place.parent, Unknown) else (None, None)
@@ -256,7 +257,7 @@ class _Scan:
         )
 
     def _link(
-        self, folder: Dir, worth_config: bool
+        self, folder: Dir, identity: Identity
     ) -> tuple[bool, LinkEnd | None, Registers | Unknown | None, Aer | None]:
         """Whether the function sleeps, its link, registers and error counters. The link is None where the kernel offers
         none; what follows is then not asked for.
@@ -265,11 +266,11 @@ class _Scan:
         """
         power = folder.read("power/runtime_status")
         if isinstance(power, bytes) and power.startswith(b"suspend"):  # suspended, suspending
-            return True, ASLEEP_LINK, ASLEEP_READING if worth_config else None, None
+            return True, ASLEEP_LINK, ASLEEP_READING if identity.has_registers else None, None
         speed, most = folder.read("current_link_speed"), folder.read("max_link_speed")
         if absent(speed) and absent(most):
             return False, None, None, None
-        config = self._registers(folder) if worth_config else None
+        config = self._registers(folder, identity.ids) if identity.has_registers else None
         target = config.target_speed_gts if isinstance(config, Registers) and config.answers else None
         width, lanes = folder.read("current_link_width"), folder.read("max_link_width")
         return False, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
@@ -307,7 +308,7 @@ class _Scan:
             self._numa_of[bus] = self.values.numa(folder)
         return self._numa_of[bus]
 
-    def _registers(self, folder: Dir) -> Registers | Unknown:
+    def _registers(self, folder: Dir, kind: object) -> Registers | Unknown:
         # The daemon's directories remember what was made of configuration space while the device is there.
         memory: dict[str, Registers] = getattr(folder, "memory", {})
         if NAME in memory:
@@ -318,7 +319,7 @@ class _Scan:
             # Of a copy the whole costs no more than a double word.
             copy = folder.read_at("config", 0, _CONFIG_BYTES)
             if isinstance(copy, bytes) and copy:
-                return registers_in(copy) or Unknown(MALFORMED, "config")
+                return registers_in(copy, kind, self._layouts) or Unknown(MALFORMED, "config")
         refused: list[Refusal] = []
 
         def read(offset: int, size: int) -> bytes | None:
@@ -328,7 +329,7 @@ class _Scan:
                 return None
             return data
 
-        config = registers(read)
+        config = registers(read, kind, self._layouts)
         if config is not None:
             memory[NAME] = config
             return config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gpu_topo.collectors.context import Context
-from gpu_topo.collectors.readers.reader import clean
+from gpu_topo.collectors.plain_text import clean
 from gpu_topo.model.facts import ABSENT, DENIED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.host import BARE_METAL, UNKNOWN_PLATFORM, VIRTUAL_MACHINE, NumaNode, Platform
 from gpu_topo.model.reading import MALFORMED, Reading, Unknown, known

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-from gpu_topo.collectors.readers.reader import Reader, clean
+from gpu_topo.collectors.plain_text import clean
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.collectors.unpack import MAX_BYTES, Awaited, Unreadable, in_time, unpacked
 from gpu_topo.model.facts import FAILED, Facts
 from gpu_topo.model.record import NamedTuple

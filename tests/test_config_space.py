@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpu_topo.collectors import config_space
 from gpu_topo.collectors.config_space import ConfigSpace, decode
-from gpu_topo.collectors.registers import registers, registers_in
+from gpu_topo.collectors.registers import Layouts, registers, registers_in
 from gpu_topo.model.pci import LinkEnd
 from gpu_topo.model.reading import DENIED, LOST, NO_DATA, NOT_RECORDED, Unknown, known
 
@@ -126,6 +126,7 @@ def test_agrees_with_lspci_on_every_recorded_function(corpus: Path, tmp_path: Pa
 def test_single_double_words_give_what_the_whole_gives(corpus: Path) -> None:
     """The walk over a live function's registers ends at the same port type, payload, target speed and ACS."""
     reads = functions = 0
+    layouts = Layouts()
     for path, dump in dumps(corpus):
         for address, data in bytes_of(dump).items():
 
@@ -138,6 +139,9 @@ def test_single_double_words_give_what_the_whole_gives(corpus: Path) -> None:
             functions += 1
             assert part is not None
             assert part == registers_in(data)
+            assert part == registers_in(data, (data[:4], data[9:12]), layouts), (
+                "what others of its kind taught misleads"
+            )
             where = f"{path.parent.name} {address}"
             assert part.answers == whole.answers, where
             assert known(part.port_type) == known(whole.port_type), where
@@ -147,6 +151,41 @@ def test_single_double_words_give_what_the_whole_gives(corpus: Path) -> None:
             if whole.link is not None and whole.answers:
                 assert part.target_speed_gts == whole.link.target_speed_gts, where
     assert reads / functions < 30
+
+
+def test_where_others_have_it_is_only_looked_at_first() -> None:
+    """A bridge whose capabilities lie elsewhere than those of the one before is read as rightly, and one alike with a
+    third of the reads."""
+
+    def bridge(express_at: int, acs_at: int) -> bytes:
+        data = bytearray(4096)
+        data[0x06], data[0x0E], data[0x34] = 0x10, 1, express_at
+        data[express_at : express_at + 4] = bytes((0x10, 0, 0x62, 0x01))  # a downstream port
+        data[express_at + 8 : express_at + 10] = bytes((0x20, 0x00))  # 256 bytes
+        chain = [*range(0x100, acs_at, 0x40), acs_at]
+        for here, after in zip(chain, [*chain[1:], 0], strict=True):
+            kind = 0x000D if here == acs_at else 0x0003
+            data[here : here + 4] = (kind | 1 << 16 | after << 20).to_bytes(4, "little")
+        data[acs_at + 6] = 0x1D
+        return bytes(data)
+
+    asked: list[int] = []
+    layouts = Layouts()
+    for data in (bridge(0x60, 0x200), bridge(0x60, 0x200), bridge(0x80, 0x180), bridge(0x60, 0x200)):
+        offsets: list[int] = []
+
+        def read(offset: int, size: int, data: bytes = data, offsets: list[int] = offsets) -> bytes:
+            offsets.append(offset)
+            return data[offset : offset + size]
+
+        found = registers(read, "one kind", layouts)
+        assert found is not None
+        assert found == registers_in(data)
+        assert known(found.payload_bytes) == 256
+        assert known(found.acs) == {"SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"}
+        asked.append(len(offsets))
+    assert asked[1] < asked[0]
+    assert asked[1] == 7
 
 
 def test_without_root_what_is_beyond_the_header_is_denied() -> None:

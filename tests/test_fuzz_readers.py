@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gpu_topo.collectors.readers.reader import Reader, clean
+from gpu_topo.collectors.plain_text import clean
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.collectors.recording import _MAX_LINE, READERS, readers
 from gpu_topo.model.facts import Facts
 from tests.conftest import SHARED

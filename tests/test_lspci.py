@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers import lspci
-from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.facts import PARTIAL, Facts
 from gpu_topo.model.pci import Function, LinkEnd
 from gpu_topo.model.reading import DENIED, LOST, NO_DATA, NOT_RECORDED, Unknown, known

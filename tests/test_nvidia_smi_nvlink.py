@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.nvidia_smi_nvlink import READER, read
-from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.gpu import NvLink
 from gpu_topo.model.reading import Reading, Unknown

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.nvidia_smi_query import READER, read
-from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.collectors.recording import read_inputs
 from gpu_topo.model.gpu import DriverGpu, Fabric
 from gpu_topo.model.pci import LinkEnd

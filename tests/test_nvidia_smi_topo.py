@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_topo.agent.cli import main
+from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.nvidia_smi_topo import READER, read
-from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.reading import Unknown
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.nvidia_smi_xml import READER, read
-from gpu_topo.collectors.readers.reader import clean
 from gpu_topo.model.gpu import DriverGpu, Fabric
 
 RECORDINGS = "n*/nvidia-smi-qx.xml"

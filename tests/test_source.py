@@ -210,9 +210,9 @@ def test_denied_is_told_from_absent(on_disk: Path) -> None:
 
 
 def test_a_fifo_does_not_stop_the_audit(on_disk: Path) -> None:
-    """A FIFO in a copied tree is read as empty, at once."""
+    """A FIFO in a copied tree is no file to be read, and is refused at once."""
     os.mkfifo(on_disk / DEVICE[1:] / "fifo")
-    assert Live(str(on_disk)).read(f"{DEVICE}/fifo") == b""
+    assert Live(str(on_disk)).read(f"{DEVICE}/fifo") == Refusal(FAILED, "ESPIPE")
 
 
 def test_a_link_loop_ends() -> None:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.nvidia_smi_gpu import add_answer, build, platform_of
-from gpu_topo.collectors.readers.reader import Reader, clean
+from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.facts import FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_topo.collectors.readers.reader import clean
+from gpu_topo.collectors.plain_text import clean
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

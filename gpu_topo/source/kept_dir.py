@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import os
 
-from gpu_topo.source.base import ABSENT, MAX_READ, NOT_THERE, Answer, Names, Refusal, Target, refusal
-from gpu_topo.source.live_dir import LiveDir
+from gpu_topo.source.base import ABSENT, NOT_THERE, Answer, Names, Refusal, Target, refusal
+from gpu_topo.source.live_dir import LiveDir, rest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class KeptDir(LiveDir):
                 answer = refusal(error)
             else:
                 if len(answer) == _PAGE:
-                    answer = _rest(fd, answer)
+                    answer = rest(fd, answer)  # no attribute, but a file of a copy
         journal = self._owner.noted()
         if journal is not None:
             self._note(journal, name, answer)
@@ -166,7 +166,9 @@ class KeptDir(LiveDir):
                 self._known[name] = answer
             return answer
         try:
-            data = _rest(fd, os.pread(fd, _PAGE, 0))
+            data = os.pread(fd, _PAGE, 0)
+            if len(data) == _PAGE:
+                data = rest(fd, data)
         except OSError as error:
             os.close(fd)
             return refusal(error)
@@ -208,14 +210,3 @@ class _Gone(LiveDir):
 
     def read(self, name: str) -> Answer:
         return self._why
-
-
-def _rest(fd: int, data: bytes) -> bytes:
-    """A text that begins with `data`, to its end: longer ones than a page are no attributes but copied files."""
-    if len(data) < _PAGE:
-        return data
-    chunks, size = [data], len(data)
-    while size < MAX_READ and (more := os.pread(fd, MAX_READ - size, size)):
-        chunks.append(more)
-        size += len(more)
-    return b"".join(chunks)

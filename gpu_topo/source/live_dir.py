@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpu_topo.source.live import Live
 
 # Looked up once: a scan calls each ten thousand times.
-_open, _read, _close, _readlink, _access = os.open, os.read, os.close, os.readlink, os.access
+_open, _pread, _close, _readlink, _access = os.open, os.pread, os.close, os.readlink, os.access
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 PATH_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -21,6 +21,16 @@ NO_STEP = frozenset(("", ".", ".."))  # parts of a link's text that are no name 
 # Attributes are nearly all shorter, and bytes of so few take none of the C library's memory.
 _SHORT = 479
 _CHUNK = 1 << 16
+
+
+def rest(fd: int, data: bytes) -> bytes:
+    """A whole file that begins with `data`, at most MAX_READ bytes of it."""
+    chunks = [data]
+    size = len(data)
+    while size < MAX_READ and (more := _pread(fd, min(_CHUNK, MAX_READ - size), size)):
+        chunks.append(more)
+        size += len(more)
+    return b"".join(chunks)
 
 
 def listed(fd: int) -> Names:
@@ -57,15 +67,9 @@ class LiveDir:
         except OSError as error:
             return refusal(error)
         try:
-            data = _read(fd, _SHORT)
-            if len(data) == _SHORT:
-                chunks = [data]
-                size = len(data)
-                while size < MAX_READ and (more := _read(fd, min(_CHUNK, MAX_READ - size))):
-                    chunks.append(more)
-                    size += len(more)
-                data = b"".join(chunks)
-            return data
+            # At a stated offset, which spares the kernel the lock of the file's own.
+            data = _pread(fd, _SHORT, 0)
+            return data if len(data) < _SHORT else rest(fd, data)
         except OSError as error:
             return refusal(error)
         finally:
@@ -78,7 +82,7 @@ class LiveDir:
                 self._close_words()
                 self._word_fd = _open(name, self._flags, dir_fd=self._fd)
                 self._word_name = name
-            return os.pread(self._word_fd, size, offset)
+            return _pread(self._word_fd, size, offset)
         except OSError as error:
             return refusal(error)
 

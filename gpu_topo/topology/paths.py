@@ -41,7 +41,8 @@ class Router:
         self.node = node
         self._functions = lookup(node).functions
         self._bonds: Bonds = bonds(node)
-        self._steps: dict[tuple[str, bool], float | None] = {}  # what _step has worked out
+        self._steps: dict[str, float | None] = {}  # bridge -> what the link above it carries
+        self._ways: dict[str, tuple[float | None, ...]] = {}  # endpoint -> that of each step of the path to it
         self._lanes: dict[str, tuple[str, ...]] = {}
         self._slots: dict[str, int] | None = None  # device without function -> NUMA node
         self._paths: dict[tuple[str, str], Path] = {}
@@ -63,7 +64,7 @@ class Router:
         stated = self.node.stated_paths.get(pair)
         if stated is not None and (kind == UNKNOWN_PATH or stated[:2] in ("NV", "XG", "HC")):
             kind = stated
-        return Path(a, b, kind, self._narrowest(a, b, via), via)
+        return Path(a, b, kind, self._narrowest(a, b), via)
 
     def _chain(self, address: str) -> tuple[str, ...]:
         """The path without the bridges that are part of a card: they are no step of the way."""
@@ -86,7 +87,7 @@ class Router:
             # A guest may show its devices behind emulated bridges: that they share one says nothing of the host.
             if self.node.platform.kind == VIRTUAL_MACHINE and not self._real(up[shared - 1]):
                 return UNKNOWN_PATH, via
-            return self._below(up[shared - 1], up[shared:], down[shared:]), via
+            return self._below(up[shared - 1], len(up) - shared, len(down) - shared), via
         via = (*reversed(up[:-1]), *down[:-1])
         return self._above(devices[a], devices[b]), via
 
@@ -94,15 +95,14 @@ class Router:
         device = self.node.devices.get(bridge)
         return device is not None and device.part is not None and device.part.switch_chip
 
-    def _below(self, common: str, up: tuple[str, ...], down: tuple[str, ...]) -> str:
-        """PIX or PXB for two endpoints whose deepest common bridge is `common`."""
-        device = self.node.devices.get(common)
-        if len(up) == 1 and len(down) == 1:
+    def _below(self, common: str, up: int, down: int) -> str:
+        """PIX or PXB for two endpoints that are so many steps below their deepest common bridge."""
+        if up == down == 1:
             return PIX
-        kind = lookup(self.node).port_type(common) if device is not None else None
+        kind = lookup(self.node).port_type(common) if common in self.node.devices else None
         # One switch: an upstream port on top, then one downstream port to each side. Without port types (NCCL XML)
         # a switch is a single bridge, or a bridge with one more on each side.
-        if kind in (UPSTREAM_PORT, None) and len(up) <= 2 and len(down) <= 2:
+        if kind in (UPSTREAM_PORT, None) and up <= 2 and down <= 2:
             return PIX
         return PXB
 
@@ -158,27 +158,30 @@ class Router:
                     self._slots.setdefault(slot_of(address), number)
         return self._slots.get(slot)
 
-    def _narrowest(self, a: str, b: str, via: tuple[str, ...]) -> float | None:
+    def _narrowest(self, a: str, b: str) -> float | None:
         """The narrowest link on the way, None where one of them is not known: it may be the narrowest."""
         devices = self.node.devices
         if a not in devices or b not in devices:
             return None
         if slot_of(a) == slot_of(b):
             return None  # two functions of one device: the traffic never leaves it
-        rates = []
-        steps = self._steps
-        up, down = devices[a].path, devices[b].path
-        shared = common_steps(up, down)
-        for address in (*up[shared:], *down[shared:]):
-            step = address, address in (a, b)
-            if step not in steps:
-                steps[step] = self._step(*step)
-            rate = steps[step]
-            if rate is None:
-                return None
-            if rate != _ENDLESS:
-                rates.append(rate)
-        return min(rates) if len(rates) >= 2 else None
+        shared = common_steps(devices[a].path, devices[b].path)
+        rates = (*self._rates(a)[shared:], *self._rates(b)[shared:])
+        if None in rates:
+            return None
+        links = [rate for rate in rates if rate is not None and rate != _ENDLESS]
+        return min(links) if len(links) >= 2 else None
+
+    def _rates(self, address: str) -> tuple[float | None, ...]:
+        """What the link above each step of the path to an endpoint carries, from the root on."""
+        rates = self._ways.get(address)
+        if rates is None:
+            *bridges, end = self.node.devices[address].path or (address,)
+            for bridge in bridges:
+                if bridge not in self._steps:
+                    self._steps[bridge] = self._step(bridge, False)
+            rates = self._ways[address] = (*[self._steps[bridge] for bridge in bridges], self._step(end, True))
+        return rates
 
     def _step(self, address: str, is_end: bool) -> float | None:
         """What the link above a device carries, None where it is not known, infinity where there is no such link."""
