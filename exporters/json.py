@@ -7,6 +7,7 @@ from itertools import islice
 from gpu_topo.exporters.json_values import encode, string
 from gpu_topo.exporters.view import listed_devices, nvlink_totals, port_max_gbps
 from gpu_topo.model.cached import Answers
+from gpu_topo.model.node import Link
 from gpu_topo.model.reading import EMPTY, Unknown, known
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.paths import all_paths
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gpu_topo.model.finding import Finding, Report, Unassessed
     from gpu_topo.model.gpu import AcceleratorLink, NvLink
     from gpu_topo.model.host import Platform, Port
-    from gpu_topo.model.node import Device, Gpu, Link, Switch
+    from gpu_topo.model.node import Device, Gpu, Switch
     from gpu_topo.model.structure import GpuPlacement, Near, Path
 
 SCHEMA = "gpu-topo/report/1"
@@ -150,6 +151,7 @@ class _Rows:
         self._gbs = Answers(lambda gbs: "null" if gbs is None else encode(round(gbs, 3)))
         self._figure = Answers(lambda number: encode(_number(known(number))))
         self._id = Answers(lambda number: "null" if number is None else f'"{number:04x}"')
+        self._links = Answers(self._around_port)
         self._truth = {True: "true", False: "false"}
 
     def _texts(self, texts: Iterable[str]) -> str:
@@ -170,14 +172,19 @@ class _Rows:
     def link(self, link: Link | None) -> str:
         if link is None:
             return "null"
+        before, after = self._links[link[1:]]  # the hundreds of links of a machine differ in nothing but their port
+        return f"{before}{self._text[link.port]}{after}"
+
+    def _around_port(self, rest: tuple[Any, ...]) -> tuple[str, str]:
+        link = Link(None, *rest)
         speed, whole = self._speed, self._whole
         return (
             f'{{"speed_gts": {speed[link.speed_gts]}, "width": {whole[link.width]}, '
-            f'"max_speed_gts": {speed[link.max_speed_gts]}, "max_width": {whole[link.max_width]}, '
-            f'"port": {self._text[link.port]}, "port_max_speed_gts": {speed[link.port_max_speed_gts]}, '
+            f'"max_speed_gts": {speed[link.max_speed_gts]}, "max_width": {whole[link.max_width]}, "port": ',
+            f', "port_max_speed_gts": {speed[link.port_max_speed_gts]}, '
             f'"port_max_width": {whole[link.port_max_width]}, "expected_speed_gts": {speed[link.expected_speed_gts]}, '
             f'"expected_width": {whole[link.expected_width]}, "gbs": {self._gbs[link.gbs]}, '
-            f'"expected_gbs": {self._gbs[link.expected_gbs]}}}'
+            f'"expected_gbs": {self._gbs[link.expected_gbs]}}}',
         )
 
     def gpu(self, gpu: Gpu) -> str:

@@ -182,7 +182,7 @@ def test_where_others_have_it_is_only_looked_at_first() -> None:
         assert found is not None
         assert found == registers_in(data)
         assert known(found.payload_bytes) == 256
-        assert known(found.acs) == {"SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"}
+        assert known(found.acs) == frozenset({"SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"})
         asked.append(len(offsets))
     assert asked[1] < asked[0]
     assert asked[1] == 7

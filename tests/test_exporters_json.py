@@ -175,3 +175,18 @@ def test_one_row_a_line() -> None:
     text = exporter.render(build.report(node))
     assert sum(line.startswith('  {"address": "0000:01:00.0"') for line in text.splitlines()) == 1
     assert "\x1b" not in text
+
+
+def test_in_pieces_it_is_the_same() -> None:
+    """Written piece by piece, however many rows a list has: none, one, a piece full, one more."""
+    for count in (0, 1, 64, 65, 200):
+        notes = [
+            Unassessed("acs-blocks-p2p", f"0000:{bus:02x}:00.0", "not recorded", CAUSE_LOAD) for bus in range(count)
+        ]
+        report = build.report(build.node())._replace(unassessed=tuple(notes))
+        text = "".join(exporter.pieces(report))
+        assert text == exporter.render(report)
+        assert [row["subject"] for row in json.loads(text)["unassessed"]] == [note.subject for note in notes]
+        assert len(text.splitlines()) == len(exporter.render(report._replace(unassessed=())).splitlines()) + (
+            count + 1 if count else 0
+        )

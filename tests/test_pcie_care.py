@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL
-from gpu_topo.model.reading import ASLEEP
+from gpu_topo.model.reading import ASLEEP, known
 from gpu_topo.source import Live, LiveDir, Names, Recording, Refusal, Tree
 from tests import trees
 from tests.trees import DEVICES, Machine, by_address, one_gpu, refused, why
@@ -72,6 +73,26 @@ def test_storage_configuration_space_is_not_read() -> None:
     machine = Machine(config=True)
     drive = machine.nvme(machine.root_port(machine.host()))
     assert f"{DEVICES}/{drive}/config" not in asked(machine)
+
+
+def test_parts_of_a_processor_are_not_asked_for_a_link() -> None:
+    """A processor's hundreds of system peripherals sit on root buses, where no link is above them, though kernels have
+    files for one ("Unknown"): only what they are is read. The same class in a slot has a link like everything there."""
+    machine = Machine()
+    host = machine.host()
+    files: dict[str, Any] = {"current_link_speed": b"Unknown\n", "current_link_width": b"0\n"}
+    for class_code in (0x088000, 0x080700, 0x110100):
+        part = machine.function(host, (0x8086, 0x3259), class_code, port_type=None)
+        machine.files(part, **files)
+        assert by_address(machine.facts())[part].link is None
+        assert {path.rsplit("/", 1)[1] for path in asked(machine) if path.startswith(f"{DEVICES}/{part}/")} <= {
+            "uevent",
+            "numa_node",
+        }
+    card = machine.function(machine.root_port(host), (0x10EE, 0x903F), 0x088000, link=(16.0, 8))
+    link = by_address(machine.facts())[card].link
+    assert link is not None
+    assert known(link.width) == 8
 
 
 # --- failures that must not spread -----------------------------------------------------------------------------------

@@ -20,13 +20,12 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import PXB, SYS, Path
-from gpu_topo.topology.nearness import Nearest, Neighbourhood, rank
-from gpu_topo.topology.paths import router
-from gpu_topo.topology.roles import Nic, accelerators, fabric
+from gpu_topo.topology.nearness import Nearest, nearest_adapters, rank
+from gpu_topo.topology.roles import accelerators, fabric
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
 RATIO = "nic-gpu-ratio-low"
 NEAR = "gpu-without-near-nic"
@@ -64,24 +63,12 @@ def judge_ratio(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     )
 
 
-def _paths(node: Node, gpus: Sequence[Device], adapters: tuple[Nic, ...]) -> Mapping[str, Nearest]:
-    """GPU -> what is known of its nearest fabric adapters. The last answer is kept: two rules ask."""
-    global _last
-    if _last is None or _last[0] is not node or _last[1] != adapters:
-        around = Neighbourhood(router(node), [nic.address or nic.name for nic in adapters])
-        _last = (node, adapters, {gpu.address: around.nearest(gpu.address) for gpu in gpus})
-    return _last[2]
-
-
-_last: tuple[Node, tuple[Nic, ...], Mapping[str, Nearest]] | None = None
-
-
 def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """gpu-without-near-nic."""
     gpus, adapters = accelerators(node), fabric(node, policy.roles)
     if len(gpus) < 2 or not adapters:
         return
-    paths = _paths(node, gpus, adapters)
+    paths = nearest_adapters(node, policy.roles)
     models: dict[tuple[object, ...], list[Device]] = {}
     for gpu in gpus:
         function = gpu.function
@@ -137,7 +124,7 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     nodes = known(node.platform.numa)
     if (len(nodes) if nodes is not None else known(node.platform.numa_count)) == 1:
         return
-    paths = _paths(node, gpus, adapters)
+    paths = nearest_adapters(node, policy.roles)
     if not any(found.paths for found in paths.values()):
         yield _hidden(CROSS, node)
         return

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
-from gpu_topo.model.reading import known
+from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import NODE, PCIE_KINDS, PIX, Path
 from gpu_topo.model.structure import UNKNOWN_PATH as HIDDEN
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.paths import Router
+from gpu_topo.topology.paths import Router, router
+from gpu_topo.topology.roles import accelerators, fabric
 from gpu_topo.topology.tree import is_complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _MOST_FAR = 16  # beyond the own socket one candidate is as good as another
 
@@ -106,6 +107,21 @@ class Neighbourhood:
         numa = numa_node(self._node, device)
         yield self._by_numa.get(numa, ()) if numa is not None else ()
         yield self._all[:_MOST_FAR]
+
+
+def nearest_adapters(node: Node, roles: Mapping[str, str] = EMPTY) -> Mapping[str, Nearest]:
+    """GPU -> what is known of its nearest fabric adapters. roles: overrides from the configuration.
+
+    The last answer is kept: two rules and the placement ask.
+    """
+    global _last
+    if _last is None or _last[0] is not node or _last[1] is not roles:
+        around = Neighbourhood(router(node), [nic.address or nic.name for nic in fabric(node, roles)])
+        _last = (node, roles, {gpu.address: around.nearest(gpu.address) for gpu in accelerators(node)})
+    return _last[2]
+
+
+_last: tuple[Node, Mapping[str, str], Mapping[str, Nearest]] | None = None
 
 
 def rank(kind: str) -> int:

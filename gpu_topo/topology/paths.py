@@ -7,6 +7,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
 from gpu_topo.model.pci import UPSTREAM_PORT
 from gpu_topo.model.reading import known
+from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
 from gpu_topo.topology.bonds import Bonds, bonds
 from gpu_topo.topology.capacity import carries, is_inner
@@ -34,6 +35,16 @@ def pair_key(a: str, b: str) -> tuple[str, str]:
     return (a, b) if sort_key(a) <= sort_key(b) else (b, a)
 
 
+class _End(NamedTuple):
+    """What every path to one endpoint is made of."""
+
+    device: Device
+    path: tuple[str, ...]
+    chain: tuple[str, ...]  # the path without the bridges that are part of a card: they are no step of the way
+    rates: tuple[float | None, ...]  # GB/s that the link above each step of the path carries
+    slot: str
+
+
 class Router:
     """Answers path questions of one Node; what several answers need is worked out once."""
 
@@ -42,8 +53,7 @@ class Router:
         self._functions = lookup(node).functions
         self._bonds: Bonds = bonds(node)
         self._steps: dict[str, float | None] = {}  # bridge -> what the link above it carries
-        self._ways: dict[str, tuple[float | None, ...]] = {}  # endpoint -> that of each step of the path to it
-        self._lanes: dict[str, tuple[str, ...]] = {}
+        self._ends: dict[str, _End] = {}
         self._slots: dict[str, int] | None = None  # device without function -> NUMA node
         self._paths: dict[tuple[str, str], Path] = {}
         self._numas: dict[str, int | None] = {}
@@ -60,36 +70,42 @@ class Router:
         bond = self._bonds.get(pair)
         if bond is not None:
             return Path(a, b, bond.kind, bond.gbs)
-        kind, via = self._pcie(a, b)
+        devices = self.node.devices
+        if a in devices and b in devices:
+            kind, gbs, via = self._pcie(self._end(a), self._end(b))
+        else:
+            kind, gbs, via = UNKNOWN_PATH, None, ()
         stated = self.node.stated_paths.get(pair)
         if stated is not None and (kind == UNKNOWN_PATH or stated[:2] in ("NV", "XG", "HC")):
             kind = stated
-        return Path(a, b, kind, self._narrowest(a, b), via)
+        return Path(a, b, kind, gbs, via)
 
-    def _chain(self, address: str) -> tuple[str, ...]:
-        """The path without the bridges that are part of a card: they are no step of the way."""
-        chain = self._lanes.get(address)
-        if chain is None:
+    def _end(self, address: str) -> _End:
+        end = self._ends.get(address)
+        if end is None:
             devices = self.node.devices
-            path = devices[address].path
-            chain = tuple([s for s in path if s not in devices or not is_inner(devices[s])])
-            self._lanes[address] = chain
-        return chain
+            device = devices[address]
+            path = device.path or (address,)
+            inner = [step for step in path if step in devices and is_inner(devices[step])]
+            chain = tuple([step for step in path if step not in inner]) if inner else path
+            rates = (*map(self._rate, path[:-1]), self._step(address, True))
+            end = self._ends[address] = _End(device, path, chain, rates, slot_of(address))
+        return end
 
-    def _pcie(self, a: str, b: str) -> tuple[str, tuple[str, ...]]:
-        devices = self.node.devices
-        if a not in devices or b not in devices:
-            return UNKNOWN_PATH, ()
-        up, down = self._chain(a), self._chain(b)
+    def _pcie(self, a: _End, b: _End) -> tuple[str, float | None, tuple[str, ...]]:
+        """Kind, GB/s and bridges of the way over PCIe."""
+        up, down = a.chain, b.chain
         shared = min(common_steps(up, down), len(up) - 1, len(down) - 1)
+        # Two functions of one device: the traffic never leaves it.
+        gbs = None if a.slot == b.slot else _narrowest(a, b)
         if shared > 0:
             via = (*reversed(up[shared - 1 : -1]), *down[shared:-1])
             # A guest may show its devices behind emulated bridges: that they share one says nothing of the host.
             if self.node.platform.kind == VIRTUAL_MACHINE and not self._real(up[shared - 1]):
-                return UNKNOWN_PATH, via
-            return self._below(up[shared - 1], len(up) - shared, len(down) - shared), via
+                return UNKNOWN_PATH, gbs, via
+            return self._below(up[shared - 1], len(up) - shared, len(down) - shared), gbs, via
         via = (*reversed(up[:-1]), *down[:-1])
-        return self._above(devices[a], devices[b]), via
+        return self._above(a.device, b.device), gbs, via
 
     def _real(self, bridge: str) -> bool:
         device = self.node.devices.get(bridge)
@@ -158,30 +174,10 @@ class Router:
                     self._slots.setdefault(slot_of(address), number)
         return self._slots.get(slot)
 
-    def _narrowest(self, a: str, b: str) -> float | None:
-        """The narrowest link on the way, None where one of them is not known: it may be the narrowest."""
-        devices = self.node.devices
-        if a not in devices or b not in devices:
-            return None
-        if slot_of(a) == slot_of(b):
-            return None  # two functions of one device: the traffic never leaves it
-        shared = common_steps(devices[a].path, devices[b].path)
-        rates = (*self._rates(a)[shared:], *self._rates(b)[shared:])
-        if None in rates:
-            return None
-        links = [rate for rate in rates if rate is not None and rate != _ENDLESS]
-        return min(links) if len(links) >= 2 else None
-
-    def _rates(self, address: str) -> tuple[float | None, ...]:
-        """What the link above each step of the path to an endpoint carries, from the root on."""
-        rates = self._ways.get(address)
-        if rates is None:
-            *bridges, end = self.node.devices[address].path or (address,)
-            for bridge in bridges:
-                if bridge not in self._steps:
-                    self._steps[bridge] = self._step(bridge, False)
-            rates = self._ways[address] = (*[self._steps[bridge] for bridge in bridges], self._step(end, True))
-        return rates
+    def _rate(self, bridge: str) -> float | None:
+        if bridge not in self._steps:
+            self._steps[bridge] = self._step(bridge, False)
+        return self._steps[bridge]
 
     def _step(self, address: str, is_end: bool) -> float | None:
         """What the link above a device carries, None where it is not known, infinity where there is no such link."""
@@ -191,6 +187,16 @@ class Router:
         if device is None or link is None or (link.port is None and not is_end):
             return _ENDLESS
         return carries(self.node, device)
+
+
+def _narrowest(a: _End, b: _End) -> float | None:
+    """The narrowest link on the way, None where one of them is not known: it may be the narrowest."""
+    shared = common_steps(a.path, b.path)
+    rates = (*a.rates[shared:], *b.rates[shared:])
+    if None in rates:
+        return None
+    links = [rate for rate in rates if rate is not None and rate != _ENDLESS]
+    return min(links) if len(links) >= 2 else None
 
 
 _last: Router | None = None

@@ -8,7 +8,7 @@ from gpu_topo.model.structure import GpuPlacement, Interconnect, Near, Placement
 from gpu_topo.topology.capacity import card_carries
 from gpu_topo.topology.interconnect import NONE, interconnect
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.nearness import Neighbourhood, numa_node
+from gpu_topo.topology.nearness import Nearest, Neighbourhood, nearest_adapters, numa_node
 from gpu_topo.topology.paths import router
 from gpu_topo.topology.roles import FABRIC, Nic, accelerators, is_up, nics
 from gpu_topo.topology.settings import settings
@@ -31,7 +31,7 @@ def placement(node: Node, roles: Mapping[str, str] = EMPTY) -> Placement:
     found = nics(node, roles)
     fabric = tuple(nic for nic in found if nic.role == FABRIC)
     shape = interconnect(node)
-    rows = _rows(node, gpus, fabric)
+    rows = _rows(node, gpus, fabric, nearest_adapters(node, roles))
     ratio = round(len(fabric) / len(gpus), 4) if fabric else None
     carried = [carried_gbs(node, nic) for nic in fabric]
     total = sum(gbs for gbs in carried if gbs is not None) if carried and None not in carried else None
@@ -45,12 +45,13 @@ def placement(node: Node, roles: Mapping[str, str] = EMPTY) -> Placement:
     )
 
 
-def _rows(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> tuple[GpuPlacement, ...]:
-    ways = router(node)
+def _rows(
+    node: Node, gpus: Sequence[Device], fabric: Sequence[Nic], networks: Mapping[str, Nearest]
+) -> tuple[GpuPlacement, ...]:
     names = {nic.address or nic.name: nic.name for nic in fabric}
     blocks = {known(block.address): block.name for block in reversed(node.blocks)}
     drives = [d.address for d in lookup(node).of(STORAGE) if not d.function.virtual_function]
-    networks, storage = Neighbourhood(ways, names), Neighbourhood(ways, drives)
+    storage = Neighbourhood(router(node), drives)
     rows = []
     for gpu in gpus:
         numa = numa_node(node, gpu)
@@ -59,19 +60,20 @@ def _rows(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> tuple[Gp
                 gpu=gpu.address,
                 numa_node=numa,
                 cpus=_cpus(node, gpu, numa),
-                nics=_nearest(networks, gpu.address, lambda address: names.get(address, address)),
-                storage=_nearest(storage, gpu.address, lambda address: blocks.get(address, node.devices[address].name)),
+                nics=_named(networks[gpu.address], lambda address: names.get(address, address)),
+                storage=_named(
+                    storage.nearest(gpu.address), lambda address: blocks.get(address, node.devices[address].name)
+                ),
             )
         )
     return tuple(rows)
 
 
-def _nearest(around: Neighbourhood, gpu: str, named: Callable[[str], str]) -> tuple[Near, ...] | None:
+def _named(nearest: Nearest, name: Callable[[str], str]) -> tuple[Near, ...] | None:
     """The nearest candidates, None where one whose place is not known may be nearer."""
-    nearest = around.nearest(gpu)
     if nearest.hidden is not None:
         return None
-    return tuple(Near(path.b, named(path.b), path.kind, path.gbs) for path in nearest.paths)
+    return tuple([Near(path.b, name(path.b), path.kind, path.gbs) for path in nearest.paths])
 
 
 def _cpus(node: Node, gpu: Device, numa: int | None) -> str | None:
