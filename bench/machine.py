@@ -230,6 +230,18 @@ class Machine:
         path = f"{parent}/{address}"
         now = (chip.generation if generation is None else generation, chip.lanes if lanes is None else lanes)
         sub_vendor, sub_device = chip.subsystem or (chip.vendor, 0x16C1)
+        alias = (
+            f"pci:v{chip.vendor:08X}d{chip.device:08X}sv{sub_vendor:08X}sd{sub_device:08X}"
+            f"bc{chip.class_code >> 16:02X}sc{chip.class_code >> 8 & 0xFF:02X}i{chip.class_code & 0xFF:02X}"
+        )
+        event = {
+            **({"DRIVER": chip.driver} if chip.driver else {}),
+            "PCI_CLASS": f"{chip.class_code:X}",
+            "PCI_ID": f"{chip.vendor:04X}:{chip.device:04X}",
+            "PCI_SUBSYS_ID": f"{sub_vendor:04X}:{sub_device:04X}",
+            "PCI_SLOT_NAME": address,
+            "MODALIAS": alias,
+        }
         facts: dict[str, object] = {
             "vendor": f"0x{chip.vendor:04x}",
             "device": f"0x{chip.device:04x}",
@@ -240,11 +252,8 @@ class Machine:
             "numa_node": numa,
             "local_cpulist": self._near(numa),
             "local_cpus": self._mask(range(numa * self.cpus // 2, (numa + 1) * self.cpus // 2)),
-            "modalias": f"pci:v{chip.vendor:08X}d{chip.device:08X}sv{sub_vendor:08X}sd{sub_device:08X}"
-            f"bc{chip.class_code >> 16:02X}sc{chip.class_code >> 8 & 0xFF:02X}i{chip.class_code & 0xFF:02X}",
-            "uevent": f"DRIVER={chip.driver or None}\nPCI_CLASS={chip.class_code:X}\n"
-            f"PCI_ID={chip.vendor:04X}:{chip.device:04X}\nPCI_SUBSYS_ID={sub_vendor:04X}:{sub_device:04X}\n"
-            f"PCI_SLOT_NAME={address}",
+            "modalias": alias,
+            "uevent": "\n".join([f"{key}={value}" for key, value in event.items()]),
             "resource": "\n".join(["0x0000000000000000 0x0000000000000000 0x0000000000000000"] * 13),
         }
         if chip.port_type not in (CONVENTIONAL, INTEGRATED):
