@@ -16,7 +16,7 @@ from gpu_topo.model.node import LinkSample, Node
 from gpu_topo.model.reading import EMPTY, Reading, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.baseline import counted
-from gpu_topo.topology.roles import line_rate, port_name
+from gpu_topo.topology.ports import line_rate, port_name
 
 WINDOW = 3600.0  # growth is judged by the hour; what a minute brings is not extrapolated
 _STEP = 60.0  # points closer together are one

@@ -13,7 +13,8 @@ from gpu_topo.exporters.words import clean, compact, gbs, host, judged_by, link_
 from gpu_topo.model.finding import INFO, Report
 from gpu_topo.model.reading import known
 from gpu_topo.topology.placement import placement
-from gpu_topo.topology.roles import line_rate, role
+from gpu_topo.topology.ports import line_rate
+from gpu_topo.topology.roles import role
 
 # The device-by-device table of a larger node is no longer something to look at.
 MOST_PLACES = 48

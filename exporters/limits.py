@@ -12,7 +12,7 @@ from gpu_topo.model.node import Gpu, Link, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import GpuPlacement, Placement
-from gpu_topo.topology.roles import is_up, line_rate
+from gpu_topo.topology.ports import is_up, line_rate
 
 UNKNOWN_NIC = "unknown"  # there are NICs, and which one is nearest is not known
 

@@ -10,7 +10,8 @@ from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
-from gpu_topo.topology.paths import Router, endpoints
+from gpu_topo.topology.counted import endpoints
+from gpu_topo.topology.paths import Router
 
 SCHEMA = "gpu-topo/matrix/1"
 FORMATS = ("text", "json", "csv", "markdown")

@@ -16,7 +16,8 @@ from gpu_topo.model.reading import EMPTY, Reading, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.placement import placement
-from gpu_topo.topology.roles import line_rate, role
+from gpu_topo.topology.ports import line_rate
+from gpu_topo.topology.roles import role
 from gpu_topo.topology.shape import shape
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from gpu_topo.model.host import Port
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, NVSWITCH, STORAGE, Device, Gpu, Link, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.interconnect import interconnect
-from gpu_topo.topology.roles import is_up, line_rate
+from gpu_topo.topology.ports import is_up, line_rate
 
 _CLASSES = {GPU: "gpu", ACCELERATOR: "gpu", NIC: "nic", STORAGE: "sto"}
 

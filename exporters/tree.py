@@ -12,7 +12,7 @@ from gpu_topo.model.finding import Finding, Report
 from gpu_topo.model.node import BRIDGE, Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.topology.roles import line_rate, port_name
+from gpu_topo.topology.ports import line_rate, port_name
 
 
 class Row(NamedTuple):

@@ -9,7 +9,9 @@ import pytest
 from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice, Platform, Port
 from gpu_topo.model.node import GPU, NIC, Device, Node, Part
 from gpu_topo.model.structure import PIX
-from gpu_topo.topology.roles import fabric, line_rate, nics, role, roles
+from gpu_topo.topology.adapters import fabric, nics
+from gpu_topo.topology.ports import line_rate
+from gpu_topo.topology.roles import role, roles
 from tests.build import device, eight_gpus, node
 
 

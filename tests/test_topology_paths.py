@@ -21,7 +21,8 @@ from gpu_topo.model.host import VIRTUAL_MACHINE, Platform
 from gpu_topo.model.node import GPU, NIC, STORAGE, Node
 from gpu_topo.model.reading import Unknown
 from gpu_topo.source import Live
-from gpu_topo.topology.paths import all_paths, endpoints, path
+from gpu_topo.topology.counted import endpoints
+from gpu_topo.topology.paths import all_paths, path
 from tests import trees
 from tests.trees import GEN1, GEN3, GEN4, GEN5, Ids, Machine
 

@@ -12,7 +12,7 @@ from gpu_topo.agent.output import write
 from gpu_topo.agent.policy import policy_of
 from gpu_topo.model.history import Past
 from gpu_topo.model.node import Node
-from gpu_topo.topology.roles import port_name
+from gpu_topo.topology.ports import port_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import BASELINE, CAUSE_NOT_RECORDED, CONFIG, CRITICAL, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
-from gpu_topo.topology.roles import accelerators
+from gpu_topo.topology.counted import accelerators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

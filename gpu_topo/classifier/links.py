@@ -21,7 +21,8 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.capacity import is_inner
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.roles import FABRIC, MANAGEMENT, line_rate, role
+from gpu_topo.topology.ports import line_rate
+from gpu_topo.topology.roles import FABRIC, MANAGEMENT, role
 from gpu_topo.topology.roles import STORAGE as FOR_STORAGE
 
 TYPE_CHECKING = False

@@ -20,8 +20,9 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import PXB, SYS, Path
+from gpu_topo.topology.adapters import fabric
+from gpu_topo.topology.counted import accelerators
 from gpu_topo.topology.nearness import Nearest, nearest_adapters, rank
-from gpu_topo.topology.roles import accelerators, fabric
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.capacity import card_carries, card_links, carries
-from gpu_topo.topology.roles import line_rate
+from gpu_topo.topology.ports import line_rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

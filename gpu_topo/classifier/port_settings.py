@@ -18,7 +18,10 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import DENIED, Unknown, known
-from gpu_topo.topology.roles import FABRIC, STORAGE, accelerators, fabric, netdev_of
+from gpu_topo.topology.adapters import fabric
+from gpu_topo.topology.counted import accelerators
+from gpu_topo.topology.ports import netdev_of
+from gpu_topo.topology.roles import FABRIC, STORAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

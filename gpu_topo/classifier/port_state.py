@@ -22,7 +22,8 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import NO_DATA, Unknown, known
-from gpu_topo.topology.roles import UNUSED, line_rate, netdev_of, overridden
+from gpu_topo.topology.ports import line_rate, netdev_of
+from gpu_topo.topology.roles import UNUSED, overridden
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from gpu_topo.model.host import Port
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.topology.roles import NVSWITCH, is_up, port_name, roles, serves_no_one
+from gpu_topo.topology.ports import is_up, port_name, serves_no_one
+from gpu_topo.topology.roles import NVSWITCH, roles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.topology.roles import accelerators
+from gpu_topo.topology.counted import accelerators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.roles import line_rate
+from gpu_topo.topology.ports import line_rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

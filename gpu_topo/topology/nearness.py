@@ -8,9 +8,10 @@ from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import NODE, PCIE_KINDS, PIX, Path
 from gpu_topo.model.structure import UNKNOWN_PATH as HIDDEN
+from gpu_topo.topology.adapters import fabric
+from gpu_topo.topology.counted import accelerators
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.paths import Router, router
-from gpu_topo.topology.roles import accelerators, fabric
 from gpu_topo.topology.tree import is_complete
 
 TYPE_CHECKING = False

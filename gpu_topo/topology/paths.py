@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from gpu_topo.model.address import slot_of, sort_key
 from gpu_topo.model.host import VIRTUAL_MACHINE
-from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
+from gpu_topo.model.node import NIC, STORAGE, Device, Node
 from gpu_topo.model.pci import UPSTREAM_PORT
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
 from gpu_topo.topology.bonds import Bonds, bonds
 from gpu_topo.topology.capacity import carries, is_inner
+from gpu_topo.topology.counted import endpoints
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.tree import common_steps, is_complete, root_bus
 
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
 
 _ENDLESS = float("inf")  # GB/s of what limits nothing
 MAX_ENDPOINTS = 64  # beyond this only pairs below one host bridge are listed, unless everything is asked for
-
-
-def endpoints(node: Node) -> list[Device]:
-    """GPUs, accelerators, NICs and storage in that order, each by address; virtual functions only in a guest that
-    sees nothing else."""
-    order = {GPU: 0, ACCELERATOR: 0, NIC: 1, STORAGE: 2}
-    chosen = [d for d in lookup(node).of(*order) if not (d.function.virtual_function and d.function.physical_function)]
-    return sorted(chosen, key=lambda d: (order[d.kind], sort_key(d.address)))
 
 
 def pair_key(a: str, b: str) -> tuple[str, str]:

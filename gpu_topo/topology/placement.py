@@ -5,12 +5,15 @@ from __future__ import annotations
 from gpu_topo.model.node import STORAGE, Device, Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Near, Placement
+from gpu_topo.topology.adapters import Nic, nics
 from gpu_topo.topology.capacity import card_carries
+from gpu_topo.topology.counted import accelerators
 from gpu_topo.topology.interconnect import NONE, interconnect
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.nearness import Nearest, Neighbourhood, nearest_adapters, numa_node
 from gpu_topo.topology.paths import router
-from gpu_topo.topology.roles import FABRIC, Nic, accelerators, is_up, nics
+from gpu_topo.topology.ports import is_up
+from gpu_topo.topology.roles import FABRIC
 from gpu_topo.topology.settings import settings
 
 TYPE_CHECKING = False

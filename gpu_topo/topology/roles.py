@@ -1,19 +1,20 @@
-"""What each network adapter and port is for: the fabric of the GPUs, storage, management, NVSwitches, or nothing."""
+"""What each RDMA port is for: the fabric of the GPUs, storage, management, NVSwitches, or nothing."""
 
 from __future__ import annotations
 
 from gpu_topo.model.address import slot_of
-from gpu_topo.model.facts import OK, PARTIAL
-from gpu_topo.model.host import NetDevice, Port
-from gpu_topo.model.node import ACCELERATOR, GPU, NIC, Device, Node
+from gpu_topo.model.host import Port
+from gpu_topo.model.node import GPU, NIC, Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import PIX, PXB
+from gpu_topo.topology.counted import accelerators, is_spare
 from gpu_topo.topology.lookup import lookup
+from gpu_topo.topology.ports import is_up, line_rate, port_name, serves_no_one
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 FABRIC = "fabric"
 STORAGE = "storage"
@@ -22,87 +23,10 @@ NVSWITCH = "nvswitch"
 UNUSED = "unused"
 UNKNOWN = "unknown"
 
-_UP = ("ACTIVE", "ACTIVE_DEFER")
 # Ethernet below this carries no training traffic: it is what on-board ports do. InfiniBand counts at any rate.
 _FABRIC_GBPS = 25.0
-# An adapter that no RDMA source speaks of counts when it can do at least this.
-_FAST_ADAPTER_GBPS = 100.0
-_INFINIBAND_CLASSES = (0x0207, 0x0208)  # InfiniBand and Omni-Path
 _MANAGER_TYPES = ("MT4129",)  # ConnectX-7, which HGX B200 and B300 boards manage their NVSwitches through
 _MOST_MANAGERS = 4
-
-
-class Nic(NamedTuple):
-    """One network adapter: a PCI function with its ports, or a device whose function is not recorded.
-
-    Each function counts, as in `nvidia-smi topo -m`: NCCL drives the two functions of a two-port card as two adapters.
-
-    rate_gbps: line rates of its active ports together; None where one of them is not known.
-    """
-
-    address: str | None
-    name: str  # mlx5_0, or the device's own name
-    role: str
-    ports: tuple[Port, ...] = ()
-    rate_gbps: float | None = None
-
-
-def port_name(port: Port) -> str:
-    """mlx5_0/1, as findings name it."""
-    return f"{port.device}/{port.port}"
-
-
-def netdev_of(node: Node, port: Port) -> NetDevice | None:
-    """The network interface of a port."""
-    name = known(port.netdev)
-    if not name:
-        return None
-    near = lookup(node).netdevs(known(port.address) or "")
-    return next((device for device in (*near, *node.netdevs) if device.name == name), None)
-
-
-def line_rate(node: Node, port: Port) -> float | None:
-    """Gb/s that a port really runs at, None where that is not known.
-
-    RDMA drivers print a fallback for Ethernet speeds that they do not know, so the interface's own speed counts first.
-    A bond's interface speaks for one member.
-    """
-    if known(port.link_layer) == "Ethernet":
-        device = netdev_of(node, port)
-        speed = known(device.speed_mbps) if device else None
-        if speed:
-            return speed / 1000
-    return known(port.rate_gbps)
-
-
-def is_up(port: Port) -> bool:
-    """Whether the port carries data."""
-    return known(port.state) in _UP
-
-
-def serves_no_one(node: Node, port: Port) -> bool:
-    """Soft-RoCE, and a virtual function beside its visible physical function."""
-    if port.software:
-        return True
-    device = node.devices.get(known(port.address) or "")
-    physical = port.physical_function or (device.function.physical_function if device else None)
-    virtual = port.virtual_function or (device is not None and device.function.virtual_function)
-    return virtual and physical is not None and physical in node.devices
-
-
-def accelerators(node: Node) -> tuple[Device, ...]:
-    """The GPUs and accelerators that a job would use: no integrated graphics, no virtual function beside its own, and
-    of the accelerator class only what the catalogue knows (the class also holds compression engines)."""
-    return tuple(
-        device
-        for device in lookup(node).of(GPU, ACCELERATOR)
-        if (device.kind == GPU or device.part is not None) and not device.integrated and not _spare(node, device)
-    )
-
-
-def _spare(node: Node, device: Device) -> bool:
-    physical = device.function.physical_function
-    return device.function.virtual_function and physical is not None and physical in node.devices
 
 
 def roles(node: Node, overrides: Mapping[str, str] = EMPTY) -> Mapping[str, str]:
@@ -140,102 +64,6 @@ def _roles(node: Node, overrides: Mapping[str, str]) -> dict[str, str]:
 def role(node: Node, port: Port, overrides: Mapping[str, str]) -> str:
     """The role of one port."""
     return roles(node, overrides).get(port_name(port), UNKNOWN)
-
-
-def nics(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
-    """Every network adapter with its role. A virtual function counts only where its physical function is hidden.
-
-    The last answer is kept, as that of `roles` is.
-    """
-    global _last_nics
-    if _last_nics is None or _last_nics[0] is not node or _last_nics[1] is not overrides:
-        _last_nics = (node, overrides, _nics(node, overrides))
-    return _last_nics[2]
-
-
-_last_nics: tuple[Node, Mapping[str, str], tuple[Nic, ...]] | None = None
-
-
-def _nics(node: Node, overrides: Mapping[str, str]) -> tuple[Nic, ...]:
-    by_address: dict[str, list[Port]] = {}
-    placeless: list[Port] = []
-    for port in node.ports:
-        address = known(port.address)
-        if serves_no_one(node, port):
-            continue
-        if address:
-            by_address.setdefault(address, []).append(port)
-        else:
-            placeless.append(port)
-    told = roles(node, overrides)
-    by_device = {port.device: port for port in placeless}
-    result = []
-    for device in lookup(node).of(NIC):
-        if _spare(node, device):
-            continue
-        # A recording without addresses calls its devices by the names that ports have.
-        own = by_address.pop(device.address, None) or (
-            [by_device.pop(device.address)] if _named(device, by_device) else []
-        )
-        result.append(_nic(node, device, own, told, overrides))
-    left = [port for ports in by_address.values() for port in ports] + list(by_device.values())
-    by_name: dict[str, list[Port]] = {}
-    for port in left:
-        by_name.setdefault(port.device, []).append(port)
-    result += [
-        Nic(known(own[0].address), name, _strongest(own, told), tuple(own), _sum(node, own))
-        for name, own in by_name.items()
-    ]
-    return tuple(result)
-
-
-def fabric(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
-    """The adapters that carry the GPUs' traffic to other nodes."""
-    return tuple(nic for nic in nics(node, overrides) if nic.role == FABRIC)
-
-
-def _named(device: Device, by_device: Mapping[str, Port]) -> bool:
-    return device.address in by_device
-
-
-def _nic(
-    node: Node, device: Device, ports: Sequence[Port], told: Mapping[str, str], overrides: Mapping[str, str]
-) -> Nic:
-    if ports:
-        return Nic(device.address, ports[0].device, _strongest(ports, told), tuple(ports), _sum(node, ports))
-    interface = next(iter(lookup(node).netdevs(device.address)), None)
-    names = (device.address, interface.name if interface else "")
-    own = next((overrides[name] for name in names if name in overrides), None)
-    speed = known(interface.speed_mbps) if interface else None
-    rate = speed / 1000 if speed else None
-    name = interface.name if interface else device.name
-    return Nic(device.address, name, own or _role_without_ports(node, device, interface, rate), (), rate)
-
-
-def _role_without_ports(node: Node, device: Device, interface: NetDevice | None, rate: float | None) -> str:
-    """The role of an adapter that no RDMA source speaks of."""
-    if interface and interface.default_route:
-        return MANAGEMENT
-    if node.ports or any(s.name == "rdma" and s.status in (OK, PARTIAL) for s in node.sources):
-        return UNKNOWN  # the RDMA devices are known, and this is none of them
-    if device.part and device.part.management:
-        return UNKNOWN
-    kind = (device.function.class_code or 0) >> 8
-    if kind in _INFINIBAND_CLASSES or ":" not in device.address:
-        return FABRIC  # `nvidia-smi topo -m`, which names no addresses, lists RDMA adapters only
-    most = rate if rate is not None else (device.part.port_max_gbps if device.part else None)
-    return FABRIC if most is not None and most >= _FAST_ADAPTER_GBPS else UNKNOWN
-
-
-def _strongest(ports: Iterable[Port], told: Mapping[str, str]) -> str:
-    """The role of a card with several ports: the fabric's first, an unused port last."""
-    mine = {told.get(port_name(port), UNKNOWN) for port in ports}
-    return next(r for r in (FABRIC, STORAGE, NVSWITCH, MANAGEMENT, UNUSED, UNKNOWN) if r in mine)
-
-
-def _sum(node: Node, ports: Iterable[Port]) -> float | None:
-    rates = [line_rate(node, port) for port in ports if is_up(port)]
-    return sum(r for r in rates if r is not None) if rates and None not in rates else None
 
 
 def overridden(port: Port, overrides: Mapping[str, str]) -> str | None:
@@ -404,7 +232,7 @@ def near_gpus(node: Node) -> dict[str, frozenset[str]]:
             if len(gpu.path) > 1:
                 below.setdefault(gpu.path[0], set()).add(gpu.address)
         for device in lookup(node).of(NIC) if below else ():
-            if len(device.path) > 1 and device.path[0] in below and not _spare(node, device):
+            if len(device.path) > 1 and device.path[0] in below and not is_spare(node, device):
                 found.setdefault(device.address, set()).update(below[device.path[0]])
     wanted = {gpu.address for gpu in gpus}
     for (a, b), kind in node.stated_paths.items():

@@ -6,7 +6,8 @@ from gpu_topo.model.address import sort_key
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Setting
-from gpu_topo.topology.roles import Nic, is_up
+from gpu_topo.topology.adapters import Nic
+from gpu_topo.topology.ports import is_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from gpu_topo.model.node import Device, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.roles import is_up, line_rate
+from gpu_topo.topology.ports import is_up, line_rate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,132 @@
+"""The network adapters of a node: each function with its ports, what it is for, and the rate it brings."""
+
+from __future__ import annotations
+
+from gpu_topo.model.facts import OK, PARTIAL
+from gpu_topo.model.host import NetDevice, Port
+from gpu_topo.model.node import NIC, Device, Node
+from gpu_topo.model.reading import EMPTY, known
+from gpu_topo.model.record import NamedTuple
+from gpu_topo.topology.counted import is_spare
+from gpu_topo.topology.lookup import lookup
+from gpu_topo.topology.ports import is_up, line_rate, port_name, serves_no_one
+from gpu_topo.topology.roles import FABRIC, MANAGEMENT, NVSWITCH, STORAGE, UNKNOWN, UNUSED, roles
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+# An adapter that no RDMA source speaks of counts when it can do at least this.
+_FAST_ADAPTER_GBPS = 100.0
+_INFINIBAND_CLASSES = (0x0207, 0x0208)  # InfiniBand and Omni-Path
+
+
+class Nic(NamedTuple):
+    """One network adapter: a PCI function with its ports, or a device whose function is not recorded.
+
+    Each function counts, as in `nvidia-smi topo -m`: NCCL drives the two functions of a two-port card as two adapters.
+
+    rate_gbps: line rates of its active ports together; None where one of them is not known.
+    """
+
+    address: str | None
+    name: str  # mlx5_0, or the device's own name
+    role: str
+    ports: tuple[Port, ...] = ()
+    rate_gbps: float | None = None
+
+
+def nics(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
+    """Every network adapter with its role. A virtual function counts only where its physical function is hidden.
+
+    The last answer is kept, as that of `roles` is.
+    """
+    global _last_nics
+    if _last_nics is None or _last_nics[0] is not node or _last_nics[1] is not overrides:
+        _last_nics = (node, overrides, _nics(node, overrides))
+    return _last_nics[2]
+
+
+_last_nics: tuple[Node, Mapping[str, str], tuple[Nic, ...]] | None = None
+
+
+def _nics(node: Node, overrides: Mapping[str, str]) -> tuple[Nic, ...]:
+    by_address: dict[str, list[Port]] = {}
+    placeless: list[Port] = []
+    for port in node.ports:
+        address = known(port.address)
+        if serves_no_one(node, port):
+            continue
+        if address:
+            by_address.setdefault(address, []).append(port)
+        else:
+            placeless.append(port)
+    told = roles(node, overrides)
+    by_device = {port.device: port for port in placeless}
+    result = []
+    for device in lookup(node).of(NIC):
+        if is_spare(node, device):
+            continue
+        # A recording without addresses calls its devices by the names that ports have.
+        own = by_address.pop(device.address, None) or (
+            [by_device.pop(device.address)] if _named(device, by_device) else []
+        )
+        result.append(_nic(node, device, own, told, overrides))
+    left = [port for ports in by_address.values() for port in ports] + list(by_device.values())
+    by_name: dict[str, list[Port]] = {}
+    for port in left:
+        by_name.setdefault(port.device, []).append(port)
+    result += [
+        Nic(known(own[0].address), name, _strongest(own, told), tuple(own), _sum(node, own))
+        for name, own in by_name.items()
+    ]
+    return tuple(result)
+
+
+def fabric(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
+    """The adapters that carry the GPUs' traffic to other nodes."""
+    return tuple(nic for nic in nics(node, overrides) if nic.role == FABRIC)
+
+
+def _named(device: Device, by_device: Mapping[str, Port]) -> bool:
+    return device.address in by_device
+
+
+def _nic(
+    node: Node, device: Device, ports: Sequence[Port], told: Mapping[str, str], overrides: Mapping[str, str]
+) -> Nic:
+    if ports:
+        return Nic(device.address, ports[0].device, _strongest(ports, told), tuple(ports), _sum(node, ports))
+    interface = next(iter(lookup(node).netdevs(device.address)), None)
+    names = (device.address, interface.name if interface else "")
+    own = next((overrides[name] for name in names if name in overrides), None)
+    speed = known(interface.speed_mbps) if interface else None
+    rate = speed / 1000 if speed else None
+    name = interface.name if interface else device.name
+    return Nic(device.address, name, own or _role_without_ports(node, device, interface, rate), (), rate)
+
+
+def _role_without_ports(node: Node, device: Device, interface: NetDevice | None, rate: float | None) -> str:
+    """The role of an adapter that no RDMA source speaks of."""
+    if interface and interface.default_route:
+        return MANAGEMENT
+    if node.ports or any(s.name == "rdma" and s.status in (OK, PARTIAL) for s in node.sources):
+        return UNKNOWN  # the RDMA devices are known, and this is none of them
+    if device.part and device.part.management:
+        return UNKNOWN
+    kind = (device.function.class_code or 0) >> 8
+    if kind in _INFINIBAND_CLASSES or ":" not in device.address:
+        return FABRIC  # `nvidia-smi topo -m`, which names no addresses, lists RDMA adapters only
+    most = rate if rate is not None else (device.part.port_max_gbps if device.part else None)
+    return FABRIC if most is not None and most >= _FAST_ADAPTER_GBPS else UNKNOWN
+
+
+def _strongest(ports: Iterable[Port], told: Mapping[str, str]) -> str:
+    """The role of a card with several ports: the fabric's first, an unused port last."""
+    mine = {told.get(port_name(port), UNKNOWN) for port in ports}
+    return next(r for r in (FABRIC, STORAGE, NVSWITCH, MANAGEMENT, UNUSED, UNKNOWN) if r in mine)
+
+
+def _sum(node: Node, ports: Iterable[Port]) -> float | None:
+    rates = [line_rate(node, port) for port in ports if is_up(port)]
+    return sum(r for r in rates if r is not None) if rates and None not in rates else None
