@@ -12,7 +12,6 @@ from gpu_topo.collectors.registers import (
     HEADER_SIZE,
     HEADER_TYPE,
     NO_LINK,
-    ORDINARY_SIZE,
     access_control,
     chain,
     extended_chain,
@@ -249,15 +248,13 @@ def _express(space: ConfigSpace, word: Word, offset: int | None, beyond: Unknown
 
 def _extended(space: ConfigSpace, word: Word, beyond: Unknown) -> ConfigSpace:
     """What only the extended capabilities say: ACS, AER, SR-IOV."""
-    if word(ORDINARY_SIZE) is None:
-        return space._replace(acs=beyond, aer=Aer(beyond, beyond, beyond, sticky=True))
-    offsets = extended_chain(word)
-    return space._replace(
-        extended=tuple(offsets.items()),
-        acs=access_control(word, offsets.get(EXT_ACS)),
-        aer=_aer(word, offsets.get(EXT_AER)),
-        sriov=_sriov(word, offsets.get(EXT_SRIOV)),
-    )
+    offsets, cut = extended_chain(word)
+    acs: Reading[frozenset[str]] = access_control(word, offsets.get(EXT_ACS))
+    aer = _aer(word, offsets.get(EXT_AER))
+    if cut:  # what was not come upon may lie further on
+        acs = acs if EXT_ACS in offsets else beyond
+        aer = aer or Aer(beyond, beyond, beyond, sticky=True)
+    return space._replace(extended=tuple(offsets.items()), acs=acs, aer=aer, sriov=_sriov(word, offsets.get(EXT_SRIOV)))
 
 
 def _aer(word: Word, offset: int | None) -> Aer | None:

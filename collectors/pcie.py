@@ -39,6 +39,8 @@ SLOTS = "/sys/bus/pci/slots"
 BUS_NUMBERS = 0x18  # configuration space: primary, secondary and subordinate bus number of a bridge
 _CONFIG_BYTES = 4096
 _ADDRESS_CHARACTERS = "0123456789abcdefABCDEF:."
+_ACTIVE = b"active\n"
+SUSPENDED, D3COLD = "suspended", "D3cold"
 _AMD = 0x1002
 _AMD_BRIDGES = (_AMD, 0x1022)
 
@@ -106,7 +108,6 @@ class _Scan:
         self._place_of_bus = Place(None, None)
         self._identities: dict[tuple[bytes, bytes], Identity] = {}  # of functions alike
         self._layouts = Layouts()
-        self._config = True  # until it is denied: then none of it is readable
         self.functions: dict[str, Function] = {}
         self.loads: list[DriverGpu] = []  # AMD GPUs whose load is known
         self.values = Values()
@@ -223,12 +224,14 @@ class _Scan:
             self._virtual_functions(folder, name)
         buses = self._bus_numbers(folder) if bridge and isinstance(place.parent, Unknown) else (None, None)
         answers: Reading[bool] = None
-        if asleep:
-            answers = ASLEEP_READING
-        elif link is not None:
+        if link is not None and not asleep:
             # What configuration space said may be of an earlier scan; all lanes at once say that nobody is there now.
             answers = not gone(link) and (not isinstance(config, Registers) or config.answers)
-        if answers is False:
+        if answers is False and _is_cold(folder):  # switched off by other hands than the kernel's own
+            asleep, link, config = D3COLD, ASLEEP_LINK, ASLEEP_READING
+        if asleep:
+            answers = ASLEEP_READING
+        elif answers is False:
             link = LOST_LINK
         if link is not None and identity.is_computing and identity.ids[0] == _AMD and answers:
             self._load(folder, name, identity, link, place)
@@ -251,29 +254,35 @@ class _Scan:
             acs=(hidden or said.acs) if bridge else said.acs,
             payload_bytes=hidden or said.payload_bytes,
             max_payload_bytes=said.max_payload_bytes,
-            power="suspended" if asleep else None,
+            power=asleep,
             answers=answers,
             local_cpus=text(folder.read("local_cpulist")) if identity.is_computing else None,
         )
 
     def _link(
         self, folder: Dir, identity: Identity
-    ) -> tuple[bool, LinkEnd | None, Registers | Unknown | None, Aer | None]:
-        """Whether the function sleeps, its link, registers and error counters. The link is None where the kernel offers
+    ) -> tuple[str | None, LinkEnd | None, Registers | Unknown | None, Aer | None]:
+        """How the function sleeps, its link, registers and error counters. The link is None where the kernel offers
         none; what follows is then not asked for.
 
         The power state comes first, since reading the link of a device that sleeps would wake it.
         """
         power = folder.read("power/runtime_status")
+        asleep = None
         if isinstance(power, bytes) and power.startswith(b"suspend"):  # suspended, suspending
-            return True, ASLEEP_LINK, ASLEEP_READING if identity.has_registers else None, None
+            asleep = SUSPENDED
+        elif power != _ACTIVE and _is_cold(folder):
+            asleep = D3COLD
+        if asleep:
+            return asleep, ASLEEP_LINK, ASLEEP_READING if identity.has_registers else None, None
         speed, most = folder.read("current_link_speed"), folder.read("max_link_speed")
-        if absent(speed) and absent(most):
-            return False, None, None, None
+        width = folder.read("current_link_width")
+        if absent(speed) and absent(most) and absent(width):
+            return None, None, None, None
         config = self._registers(folder, identity.ids) if identity.has_registers else None
         target = config.target_speed_gts if isinstance(config, Registers) and config.answers else None
-        width, lanes = folder.read("current_link_width"), folder.read("max_link_width")
-        return False, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
+        lanes = folder.read("max_link_width")
+        return None, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
 
     def _load(self, folder: Dir, name: str, identity: Identity, link: LinkEnd, place: Place) -> None:
         """How busy an AMD GPU is, in percent, where that decides something: while its card's link is slower than both
@@ -313,8 +322,6 @@ class _Scan:
         memory: dict[str, Registers] = getattr(folder, "memory", {})
         if NAME in memory:
             return memory[NAME]
-        if not self._config:
-            return Unknown(DENIED, "config")
         if isinstance(folder, LiveDir) and folder.copied:
             # Of a copy the whole costs no more than a double word.
             copy = folder.read_at("config", 0, _CONFIG_BYTES)
@@ -335,7 +342,6 @@ class _Scan:
             return config
         if not refused:
             return Unknown(MALFORMED, "config")
-        self._config = refused[-1].why != DENIED
         return Unknown(NOT_RECORDED if refused[-1].why == NOT_THERE else refused[-1].why, "config")
 
     def _virtual_functions(self, folder: Dir, name: str) -> None:
@@ -345,6 +351,11 @@ class _Scan:
             if isinstance(target, str):
                 self._virtual[target.rpartition("/")[2]] = name
             number += 1
+
+
+def _is_cold(folder: Dir) -> bool:
+    """Whether the device has no power. The attribute is newer than runtime power management (Linux 5.9)."""
+    return text(folder.read("power_state")) == D3COLD
 
 
 def _has_no_link(identity: Identity, place: Place) -> bool:

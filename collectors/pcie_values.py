@@ -26,6 +26,7 @@ ASLEEP_LINK = LinkEnd(ASLEEP_READING, ASLEEP_READING, ASLEEP_READING, ASLEEP_REA
 _lost = Unknown(LOST, "config")
 LOST_LINK = LinkEnd(_lost, _lost, _lost, _lost)
 
+_AER_FILES = ("aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal")
 _NO_COUNTS: Mapping[str, int] = {}
 _NONE_COUNTED = (_NO_COUNTS, _NO_COUNTS, _NO_COUNTS)
 _NO_ERRORS = Aer(*_NONE_COUNTED, sticky=False)
@@ -58,7 +59,7 @@ class Values:
         data = folder.read("numa_node")
         if isinstance(data, Refusal):
             if data.why == NOT_THERE:
-                return None
+                return Unknown(NOT_RECORDED, "numa_node")
             self.count(data.why, "numa_node")
             return Unknown(data.why, "numa_node")
         try:
@@ -132,31 +133,37 @@ class Values:
 
     def aer(self, folder: Dir) -> Aer | None:
         """The counters of Advanced Error Reporting, None where the kernel keeps none."""
-        data = folder.read("aer_dev_correctable")
-        if absent(data):
+        answers = [folder.read(name) for name in _AER_FILES]
+        if absent(answers[0]) and all(map(absent, answers)):
             return None
-        counts = (
-            self.errors(data, "aer_dev_correctable"),
-            self.errors(folder.read("aer_dev_nonfatal"), "aer_dev_nonfatal"),
-            self.errors(folder.read("aer_dev_fatal"), "aer_dev_fatal"),
-        )
+        correctable, nonfatal, fatal = map(self.errors, answers, _AER_FILES)
+        counts = correctable, nonfatal, fatal
         return _NO_ERRORS if counts == _NONE_COUNTED else Aer(*counts, sticky=False)
 
     def errors(self, data: Answer, name: str) -> Reading[Mapping[str, int]]:
         """The errors of one kind that were counted at all, by name."""
         if isinstance(data, Refusal):
             if data.why == NOT_THERE:
-                return None
+                return Unknown(NOT_RECORDED, name)
             self.count(data.why, name)
             return Unknown(data.why, name)
         # The last line is the total: where it is 0, the twenty lines above it need no parsing.
         if data.endswith(b" 0\n") and b"\nTOTAL_ERR_" in data:
             return _NO_COUNTS
-        counts = {}
+        counts: dict[str, int] = {}
+        total: int | None = None
         for line in data.decode("ascii", "replace").splitlines():
             kind, _, number = line.strip().rpartition(" ")
-            if kind and not kind.startswith("TOTAL_ERR") and number.isdigit() and number != "0":
+            if not kind or not number.isdecimal():
+                total = None
+                break
+            if kind.startswith("TOTAL_ERR"):
+                total = int(number)
+            elif int(number):
                 counts[kind] = int(number)
+        if total is None or (total and not counts):  # empty, cut off, or no numbers
+            self.count(MALFORMED, name)
+            return Unknown(MALFORMED, name)
         return counts
 
 

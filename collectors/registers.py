@@ -133,6 +133,7 @@ def _registers(word: Word, kind: object, layouts: Layouts) -> Registers | None:
     if header == ALL_ONES:
         return SILENT
     header_type = (header >> 16) & 0x7F
+    cut = False  # whether a chain leads to where nothing was read
     offset = layouts.express.get(kind)
     if offset is None or (word(offset) or 0) & 0xFF != EXPRESS:
         found, cut = chain(word, header_type, EXPRESS)
@@ -143,14 +144,14 @@ def _registers(word: Word, kind: object, layouts: Layouts) -> Registers | None:
     flags = word(offset) or 0
     port_type, payload_bytes, max_payload_bytes = port(word, offset, flags)
     target = None if port_type in NO_LINK else target_speed(word, offset, flags)
-    acs = None
+    acs: Reading[frozenset[str]] = None
     if header_type == _BRIDGE_HEADER:  # only bridges redirect
-        control = layouts.acs.get(kind)
-        if control is None or (word(control) or 0) & 0xFFFF != EXT_ACS:
-            control = _extended(word, EXT_ACS)
-            if control is not None:
-                layouts.acs[kind] = control
-        acs = access_control(word, control)
+        at = layouts.acs.get(kind)
+        if at is None or (word(at) or 0) & 0xFFFF != EXT_ACS:
+            at, cut = _extended(word, EXT_ACS)
+            if at is not None:
+                layouts.acs[kind] = at
+        acs = missing("config beyond what was read") if cut else access_control(word, at)
     return Registers(True, port_type, target, payload_bytes, max_payload_bytes, acs)
 
 
@@ -178,33 +179,38 @@ def chain(word: Word, header_type: int | None, until: int | None = None) -> tupl
     return found, pointer is None
 
 
-def extended_chain(word: Word) -> dict[int, int]:
-    """The first offset of each extended capability by id, in chain order. What is not there, and a loop, ends it."""
+def extended_chain(word: Word) -> tuple[dict[int, int], bool]:
+    """The first offset of each extended capability by id, in chain order, and whether the chain leads to where nothing
+    was read. What is not there, and a loop, ends it."""
     found: dict[int, int] = {}
     offset, seen = ORDINARY_SIZE, set[int]()
     while offset >= ORDINARY_SIZE and offset not in seen:
         seen.add(offset)
         head = word(offset)
+        if head is None:
+            return found, True
         if not head or head == ALL_ONES:
             break
         found.setdefault(head & 0xFFFF, offset)
         offset = (head >> 20) & 0xFFC
-    return found
+    return found, False
 
 
-def _extended(word: Word, wanted: int) -> int | None:
-    """The offset of one extended capability, looking no further along the chain than to it."""
+def _extended(word: Word, wanted: int) -> tuple[int | None, bool]:
+    """The same for one extended capability, looking no further along the chain than to it."""
     offset = ORDINARY_SIZE
     for _ in range(_MOST_EXTENDED):
         head = word(offset)
+        if head is None:
+            return None, True
         if not head or head == ALL_ONES:
-            return None
+            break
         if head & 0xFFFF == wanted:
-            return offset
+            return offset, False
         offset = (head >> 20) & 0xFFC
         if offset < ORDINARY_SIZE:
-            return None
-    return None
+            break
+    return None, False
 
 
 def port(word: Word, offset: int, flags: int) -> tuple[Reading[str], Reading[int], Reading[int]]:

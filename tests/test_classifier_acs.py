@@ -186,3 +186,47 @@ def test_bridges_without_access_control() -> None:
     for down in downs:
         machine.parts[down].acs = None
     assert conclusions(machine.node(), ACS) == ([], [])
+
+
+def test_the_remedy_names_every_port() -> None:
+    """A port that is left out redirects on."""
+    machine, _, downs = two_below_switch(("ReqRedir",))
+    (found,) = findings(machine.node(), ACS)
+    for text in (*found.remedy[1:], found.verify):
+        assert all(port in text for port in downs), text
+    assert "ADDRESS" not in " ".join(found.remedy)
+
+
+@pytest.mark.parametrize(
+    ("files", "cause"),
+    [
+        ({"power__runtime_status": b"suspended\n"}, "asleep"),
+        ({"config": b"\xff" * 4096}, "unreadable"),
+        ({"config": None}, "not-recorded"),
+    ],
+)
+def test_why_it_could_not_be_read(files: dict[str, bytes | None], cause: str) -> None:
+    """A bridge that sleeps, no longer answers, or whose registers were not recorded."""
+    machine, _, downs = two_below_switch(())
+    machine.files(downs[0], **files)
+    assert [u.cause for u in unassessed(machine.node(), ACS) if u.subject == "node"] == [cause]
+
+
+@pytest.mark.parametrize("size", [256, 260])
+def test_cut_before_the_capability(size: int) -> None:
+    """A copy of configuration space that ends before access control is no bridge without it."""
+    machine, switch, downs = two_below_switch(("ReqRedir",))
+    for address in (switch, *downs):
+        machine.files(address, config=trees.config_of(machine.parts[address])[:size])
+    found, left = conclusions(machine.node(), ACS)
+    assert (found, [u.cause for u in left]) == ([], ["not-recorded"])
+
+
+def test_one_that_is_denied_hides_no_other() -> None:
+    """Where one file of configuration space may not be read, the others are all the same."""
+    machine, switch, downs = two_below_switch(("ReqRedir",))
+    for address in sorted(machine.parts):
+        if address <= switch:
+            machine.files(address, config=trees.refused())
+    found, _ = conclusions(machine.node(), ACS)
+    assert [set(f.related) >= set(downs) for f in found] == [True]

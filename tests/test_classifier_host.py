@@ -100,6 +100,25 @@ def test_a_numa_node_that_could_not_be_read() -> None:
     assert (found, [(u.subject, u.cause) for u in left]) == ([], [(gpu.address, "denied")])
 
 
+def test_a_numa_node_that_only_the_bridge_knows() -> None:
+    """The firmware gives a GPU none, and the bridge above it one: no finding, and a reason for the null."""
+    machine = Machine(numa=2)
+    gpu = machine.gpu(machine.root_port(machine.host(0x10)))
+    machine.files(gpu, numa_node=b"-1\n")
+    found, left = conclusions(machine.node(), NUMA)
+    assert (found, [(u.subject, u.cause) for u in left]) == ([], [(gpu, "unreadable")])
+
+
+def test_no_numa_node_in_the_copy() -> None:
+    """Files that are not there are not recorded: nobody knows what the firmware said."""
+    machine = Machine(numa=2)
+    gpu = machine.gpu(machine.root_port(machine.host(0x10)))
+    for address in machine.parts:
+        machine.files(address, numa_node=None)
+    found, left = conclusions(machine.node(), NUMA)
+    assert (found, [(u.subject, u.cause) for u in left]) == ([], [(gpu, "not-recorded")])
+
+
 def with_payloads(device: int, port: int, **more: object) -> tuple[Machine, str, str]:
     machine = Machine(config=True, **more)  # type: ignore[arg-type]
     above = machine.root_port(machine.host(0x10), payload=(port, 512))
@@ -125,12 +144,14 @@ def test_payload_further_up() -> None:
 
 
 def test_payload_not_readable() -> None:
-    """Without configuration space, and in a guest, nothing is said."""
+    """Without configuration space, and in a guest, nothing is said, and why."""
     machine, _, _ = with_payloads(128, 256)
     machine.config = False
-    assert conclusions(machine.node(), PAYLOAD) == ([], [])
+    found, left = conclusions(machine.node(), PAYLOAD)
+    assert (found, [u.cause for u in left]) == ([], ["not-recorded"])
     machine, _, _ = with_payloads(128, 256, platform=GUEST)
-    assert findings(machine.node(), PAYLOAD) == []
+    found, left = conclusions(machine.node(), PAYLOAD)
+    assert (found, [u.cause for u in left]) == ([], ["virtual-machine"])
 
 
 def test_payload_needs_root() -> None:

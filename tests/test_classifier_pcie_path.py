@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpu_topo.model.gpu import DriverGpu
-from gpu_topo.model.pci import LinkEnd
+from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, LinkEnd
 from tests import trees
 from tests.nvlinks import GUEST
 from tests.trees import CHIPSET_DOWN, CHIPSET_UP, GEN1, GEN3, GEN4, GEN5, I350, PLX8747, Link, Machine, findings
@@ -185,3 +185,34 @@ def test_degraded_uplink() -> None:
     assert "an uplink of 31.5 GB/s at best, 15.8 GB/s as it runs" in found.summary
     machine.files(switch, current_link_width=b"16\n")
     assert "as it runs" not in findings(machine.node(), UPLINK)[0].summary
+
+
+def test_nic_whose_line_rate_fits_the_narrow_link() -> None:
+    """10 Gb/s behind a Gen3 x4 uplink lose nothing: information. 400 Gb/s lose what does not fit, not what the card's
+    own link could carry."""
+    for gbps, severity, lost in ((10.0, "info", None), (400.0, "warning", 50.0 - 15.75)):
+        machine, switch = below_switch()
+        nic = machine.nic(machine.down(switch), gbps=gbps)
+        (found,) = findings(machine.node(), PATH)
+        assert (found.subject, found.severity) == (nic, severity)
+        assert found.lost_gbs == (None if lost is None else pytest.approx(lost, abs=0.02))
+
+
+def test_lowest_function_stands_for_its_device() -> None:
+    """Also where function 0 is not visible."""
+    machine, switch = below_switch()
+    first = machine.gpu(machine.down(switch), most=(GEN4, 16))
+    second = machine.gpu(machine.down(switch), most=(GEN4, 16), same_device=first)
+    del machine.parts[first]
+    assert [f.subject for f in findings(machine.node(), PATH)] == [second]
+
+
+def test_thunderbolt_tunnels_are_no_links() -> None:
+    """A tunnel shows 2.5 GT/s x4 whatever it carries: neither a bottleneck nor a switch."""
+    machine = Machine()
+    controller: trees.Ids = (0x8086, 0x15EF)
+    up = machine.bridge(machine.root_port(machine.host(0x10), (GEN1, 4)), controller, UPSTREAM_PORT, (GEN1, 4))
+    machine.gpu(machine.bridge(up, controller, DOWNSTREAM_PORT, (GEN3, 4)), link=(GEN3, 4), most=(GEN4, 16))
+    node = machine.node()
+    assert node.switches == {}
+    assert findings(node, PATH) + findings(node, UPLINK) == []

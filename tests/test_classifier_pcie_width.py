@@ -6,11 +6,12 @@ import pytest
 
 from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.history import Policy
-from gpu_topo.model.pci import LinkEnd
+from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, LinkEnd
 from gpu_topo.source import Refusal
 from tests import trees
 from tests.nvlinks import GUEST, drivers
 from tests.trees import (
+    BLUEFIELD_BRIDGE,
     CHIPSET_DOWN,
     CHIPSET_UP,
     CONNECTX7,
@@ -438,3 +439,57 @@ def test_as_wide_as_its_port() -> None:
     machine, port = below_root((GEN4, 16))
     machine.files(machine.gpu(port, link=(GEN4, 16), most=(GEN4, 16)), max_link_width=None)
     assert conclusions(machine.node(), WIDTH) == ([], [])
+
+
+def test_lanes_are_not_charged_with_the_speed() -> None:
+    """What missing lanes cost is told at the speed that both ends can do: a lower one may be idleness, and what is
+    lost by a real one is added up by its own rule."""
+    machine, port = below_root((GEN4, 16))
+    machine.gpu(port, link=(GEN1, 8), most=(GEN4, 16))
+    (found,) = findings(machine.node(), WIDTH)
+    assert found.lost_gbs == pytest.approx(15.75, rel=0.01)
+    assert found.observed["gbs"] == pytest.approx(2.0)
+    machine, port = below_root((GEN4, 4))
+    machine.nvme(port, link=(GEN3, 2))
+    losses = [findings(machine.node(), code)[0].lost_gbs or 0.0 for code in (WIDTH, "pcie-speed-degraded")]
+    assert sum(losses) == pytest.approx(7.877 - 1.969, abs=0.02)
+
+
+@pytest.mark.parametrize("below", ["gpu gpu", "nic gpu", "nvme nvme", "nic nvme"])
+def test_slot_of_a_card_that_several_devices_share(below: str) -> None:
+    """A bridge inside a card (ConnectX-8, BlueField) with several devices below is the uplink of them all."""
+    machine, port = below_root()
+    bridge = machine.bridge(port, BLUEFIELD_BRIDGE, UPSTREAM_PORT, (GEN5, 16), link=(GEN5, 4))
+    for kind in below.split():
+        down = machine.bridge(bridge, BLUEFIELD_BRIDGE, DOWNSTREAM_PORT, (GEN5, 16))
+        if kind == "gpu":
+            machine.gpu(down)
+        elif kind == "nic":
+            machine.nic(down)
+        else:
+            machine.nvme(down)
+    (found,) = [f for f in findings(machine.node(), WIDTH) if f.subject == bridge]
+    assert found.severity == "warning"
+
+
+def test_two_functions_share_the_slot_of_their_card() -> None:
+    """2 x 100 Gb/s do not fit Gen4 x8, whether the card shows two ports or two functions."""
+    machine, port = below_root((GEN4, 8))
+    first = machine.nic(port, CONNECTX7, (GEN4, 8), gbps=100.0)
+    machine.nic(port, CONNECTX7, (GEN4, 8), gbps=100.0, same_device=first)
+    (found,) = findings(machine.node(), SLOT)
+    assert (found.subject, found.severity) == (first, "warning")
+    assert "25.0 GB/s does not fit" in found.summary
+
+
+def test_a_line_rate_that_is_not_known_is_no_alarm() -> None:
+    """What a chip can do at most is no line rate; a board's grade says more, also while its port is down."""
+    machine, port = below_root((GEN5, 8))
+    machine.nic(port, CONNECTX7, (GEN5, 8), gbps=None)
+    (found,) = findings(machine.node(), SLOT)
+    assert (found.severity, "not known" in found.impact) == ("info", True)
+    machine, port = below_root((GEN5, 8))
+    machine.nic(port, CONNECTX7, (GEN5, 8), gbps=200.0)
+    machine.ports[0] = machine.ports[0]._replace(state="DOWN", board_id="MT_0000000844")  # 200 Gb/s
+    (found,) = findings(machine.node(), SLOT)
+    assert (found.severity, found.impact) == ("info", "none: its ports do 25.0 GB/s at most")

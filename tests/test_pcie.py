@@ -180,7 +180,7 @@ def test_widths(text: bytes, value: int | str, counted: bool) -> None:
     [
         (b"1\n", 1, False),
         (b"-1\n", NO_DATA, False),
-        (None, None, False),
+        (None, "not-recorded", False),
         (b"one\n", MALFORMED, True),
         (refused(), "denied", True),
         (refused("failed", "EIO"), "failed", True),
@@ -327,6 +327,66 @@ def test_error_counters() -> None:
     assert aer is not None
     assert (aer.correctable, aer.nonfatal, aer.sticky) == ({"RxErr": 3, "BadDLLP": 12}, {}, False)
     assert why(aer.fatal) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("fatal", "reason"),
+    [
+        (b"", MALFORMED),
+        (b"\xff\x00garbage\n", MALFORMED),
+        (b"Undefined 0\nDLP x\nTOTAL_ERR_FATAL 3\n", MALFORMED),
+        (b"Undefined 0\nDLP 0\nTOTAL_ERR_FATAL 3\n", MALFORMED),
+        (b"Undefined 0\nDLP 0\n", MALFORMED),  # cut off before the total
+        (None, "not-recorded"),
+    ],
+)
+def test_error_counters_that_make_no_sense(fatal: bytes | None, reason: str) -> None:
+    """They are unknown and counted, and never zero errors."""
+    machine, gpu = one_gpu()
+    good = {f"aer_dev_{kind}": f"DLP 0\nTOTAL_ERR_{kind.upper()} 0\n".encode() for kind in ("correctable", "nonfatal")}
+    machine.files(gpu, **good, aer_dev_fatal=fatal)
+    facts = machine.facts()
+    aer = by_address(facts)[gpu].aer
+    assert aer is not None
+    assert (aer.correctable, aer.nonfatal, why(aer.fatal)) == ({}, {}, reason)
+    assert sum(facts.unread.values()) == (reason == MALFORMED)
+
+
+def test_error_counters_of_which_one_kind_is_not_recorded() -> None:
+    """Fatal errors count although the file of the correctable ones is not there."""
+    machine, gpu = one_gpu()
+    machine.files(gpu, aer_dev_fatal=b"DLP 3\nTOTAL_ERR_FATAL 3\n")
+    aer = by_address(machine.facts())[gpu].aer
+    assert aer is not None
+    assert (why(aer.correctable), aer.fatal) == ("not-recorded", {"DLP": 3})
+
+
+def test_a_width_without_a_speed() -> None:
+    """A copy that lost the speeds still holds the lanes."""
+    machine, gpu = one_gpu()
+    machine.files(gpu, current_link_speed=None, max_link_speed=None, current_link_width=b"8\n")
+    link = by_address(machine.facts())[gpu].link
+    assert link is not None
+    assert (link.width, link.max_width, why(link.speed_gts)) == (8, 16, "not-recorded")
+
+
+@pytest.mark.parametrize(
+    ("files", "power"),
+    [
+        ({"power__runtime_status": b"active\n", "current_link_width": b"63\n", "power_state": b"D3cold\n"}, "D3cold"),
+        ({"power__runtime_status": b"unsupported\n", "power_state": b"D3cold\n"}, "D3cold"),
+        ({"power__runtime_status": b"suspended\n", "power_state": b"D3hot\n"}, "suspended"),
+        ({"power__runtime_status": b"active\n", "current_link_width": b"63\n", "power_state": b"D0\n"}, None),
+        ({"power__runtime_status": b"active\n", "current_link_width": b"63\n", "power_state": None}, None),
+    ],
+)
+def test_without_power_is_not_lost(files: dict[str, bytes | None], power: str | None) -> None:
+    """What answers all ones has lost its power where the kernel says so, by whoever's hand; else it is lost."""
+    machine, gpu = one_gpu()
+    machine.files(gpu, **files)
+    function = by_address(machine.facts())[gpu]
+    assert function.power == power
+    assert (function.answers if power is None else why(function.answers)) == (False if power is None else "asleep")
 
 
 def test_no_error_counters() -> None:

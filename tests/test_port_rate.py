@@ -11,9 +11,10 @@ from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import NIC, Node
+from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT
 from tests import trees
 from tests.build import changed, device, eight_gpus, link, node
-from tests.trees import GEN4, GEN5, Machine
+from tests.trees import BLUEFIELD_BRIDGE, GEN4, GEN5, Machine
 
 
 def rates(machine: Node, past: Past = Past(), policy: Policy = Policy()) -> dict[str, Finding]:
@@ -247,3 +248,15 @@ def test_a_dpu_whose_slot_is_not_known() -> None:
     (told,) = outruns(machine.node())
     assert isinstance(told, Unassessed)
     assert upper.address in told.reason
+
+
+def test_gpus_below_the_same_bridges_are_reached_inside() -> None:
+    """800 Gb/s of a ConnectX-8 go to the GPUs that hang from it: the link to the processor need not carry them."""
+    for with_gpu in (True, False):
+        machine = Machine()
+        up = machine.bridge(machine.root_port(machine.host(0x10)), BLUEFIELD_BRIDGE, UPSTREAM_PORT, (GEN5, 16))
+        below = [machine.bridge(up, BLUEFIELD_BRIDGE, DOWNSTREAM_PORT, (64.0, 16)) for _ in range(2)]
+        machine.nic(below[0], most=(64.0, 16), gbps=800.0)
+        if with_gpu:
+            machine.gpu(below[1], most=(64.0, 16))
+        assert len(outruns(machine.node())) == (not with_gpu)

@@ -77,7 +77,7 @@ def test_errors_that_grow_are_raised(tree: tuple[Path, str]) -> None:
     file = attribute(root, gpu, "aer_dev_fatal")
     file.write_text("DLP 5\nTOTAL_ERR_FATAL 5\n")
     for name in ("correctable", "nonfatal"):
-        attribute(root, gpu, f"aer_dev_{name}").write_text("RxErr 9\nTOTAL 9\n")
+        attribute(root, gpu, f"aer_dev_{name}").write_text("RxErr 9\nTOTAL_ERR_COR 9\n")
     source = Live(str(root))
     seen = look(source, Settings(boot_grace=0.0), Memory())
     seen = look(source, Settings(boot_grace=0.0), seen.memory)

@@ -23,6 +23,11 @@ SWITCH_VENDORS = ("10b5", "111d", "12d8", "1b21")
 SWITCH_NAME = r"\b[Ss]witch\b"
 NO_SWITCH_NAME = r"\bNT\d|DMA interface|Non-Transparent"
 
+# Ports of Thunderbolt controllers. The link that a tunnel shows (2.5 GT/s x4, whatever it carries) is no real one, so
+# that they are no switch and nothing is judged of them. The first controllers have one name for all their functions.
+TUNNEL_VENDORS = ("1022", "8086")
+TUNNEL_NAME = r"Thunderbolt(?: Controller \[|.*(?:Bridge|Root Port|tunnel))"
+
 # Bridges that the tables lack: vendor, device, name, role. Names as in pci.ids or after the card that shows them
 # (GPU cards with a switch of their own, seen in lspci and hwloc output of such machines).
 MORE_BRIDGES = (
@@ -304,6 +309,10 @@ def bridges(folder: Path) -> Iterable[tuple[str, ...]]:
             is_switch = re.search(SWITCH_NAME, name) and not re.search(NO_SWITCH_NAME, name)
             if is_switch and (vendor, device) not in listed:
                 yield vendor, device, name, "switch", PCI_IDS
+    for vendor in TUNNEL_VENDORS:
+        for device, name in pci_ids(vendor):
+            if re.search(TUNNEL_NAME, name) and (vendor, device) not in listed:
+                yield vendor, device, name, "chipset", PCI_IDS
 
 
 def main(folder: Path) -> None:

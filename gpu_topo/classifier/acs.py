@@ -5,10 +5,12 @@ from __future__ import annotations
 from gpu_topo.classifier.links import AMD, called, many
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
+    CAUSE_ASLEEP,
     CAUSE_BY_DESIGN,
     CAUSE_DENIED,
     CAUSE_NOT_RECORDED,
     CAUSE_PASSTHROUGH,
+    CAUSE_UNREADABLE,
     CAUSE_VM,
     LINK_PARTNERS,
     WARNING,
@@ -19,13 +21,13 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Node
 from gpu_topo.model.pci import ACS_REDIRECTS
-from gpu_topo.model.reading import DENIED, Unknown, known
+from gpu_topo.model.reading import ASLEEP, DENIED, LOST, Unknown, known
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.tree import common_steps, root_bus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ACS = "acs-blocks-p2p"
 INTEL = 0x8086
@@ -36,6 +38,14 @@ _REMEDY = (
     "if no device is passed to virtual machines, boot with pci=disable_acs_redir=ADDRESS, or without iommu=on",
     "or clear the bits of this bridge until the next boot: setpci -v -s ADDRESS ECAP_ACS+0x6.w=0000",
 )
+
+
+_UNRECORDED = ("access control bits are not recorded", CAUSE_NOT_RECORDED)
+_UNREAD = {
+    DENIED: ("reading access control needs root (CAP_SYS_ADMIN)", CAUSE_DENIED),
+    ASLEEP: ("reading access control would wake what is suspended", CAUSE_ASLEEP),
+    LOST: ("access control cannot be read of what no longer answers", CAUSE_UNREADABLE),
+}
 
 
 def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
@@ -53,29 +63,25 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         yield Unassessed(ACS, "node", "only judged on x86: other platforms may need the redirect bits", CAUSE_BY_DESIGN)
         return
     through = _bridges_between(node, peers)
-    unread: list[str] = []
-    refused = False
+    unread: dict[tuple[str, str], int] = {}  # why, and of how many bridges
     passed = sorted({d.address for d in peers if d.function.driver == "vfio-pci"})
     redirecting: dict[str, list[str]] = {}  # chip (or lone bridge) -> its bridges that redirect
     for bridge in through:
         device = node.devices[bridge]
         bits = device.function.acs
-        if isinstance(bits, Unknown):
-            unread.append(bridge)
-            refused = refused or bits.why == DENIED
+        if isinstance(bits, Unknown) or (
+            bits is None and device.function.port_type is None and device.function.link is not None
+        ):
+            why = _UNREAD.get(bits.why if isinstance(bits, Unknown) else "", _UNRECORDED)
+            unread[why] = unread.get(why, 0) + 1
         elif bits is None:
-            if device.function.port_type is None and device.function.link is not None:
-                unread.append(bridge)
+            continue
         elif bits & ACS_REDIRECTS:
             redirecting.setdefault(device.switch or bridge, []).append(bridge)
     for chip, bridges in redirecting.items():
         yield _finding(node, chip, bridges, sorted({user for bridge in bridges for user in through[bridge]}))
-    if unread:
-        reason = (
-            "reading access control needs root (CAP_SYS_ADMIN)" if refused else "access control bits are not recorded"
-        )
-        cause = CAUSE_DENIED if refused else CAUSE_NOT_RECORDED
-        yield Unassessed(ACS, "node", f"{reason}: {many(len(unread), 'bridge')} between peers", cause)
+    for (reason, cause), count in unread.items():
+        yield Unassessed(ACS, "node", f"{reason}: {many(count, 'bridge')} between peers", cause)
     for address in passed:
         yield Unassessed(ACS, address, "bound to vfio-pci: a guest needs the isolation", CAUSE_PASSTHROUGH)
 
@@ -156,12 +162,27 @@ def _finding(node: Node, chip: str, bridges: list[str], users: list[str]) -> Fin
         LINK_PARTNERS,
         "GPUDirect between these devices goes up to the root complex and back: less bandwidth, more latency, and on "
         "some platforms NCCL hangs",
-        tuple(step.replace("ADDRESS", bridges[0]) for step in _REMEDY),
-        f"lspci -s {bridges[0]} -vvv | grep ACSCtl",
+        _remedy(bridges),
+        f"lspci -s {bridges[0]} -vvv | grep ACSCtl"
+        if len(bridges) == 1
+        else f"for port in {' '.join(bridges)}; do lspci -s $port -vvv | grep ACSCtl; done",
         related=(*bridges, *users),
         observed={"acs": bits, "bridges": len(bridges)},
         expected={"acs": []},
     )
+
+
+def _remedy(bridges: Sequence[str]) -> tuple[str, ...]:
+    """The steps for all bridges of a finding: one that is left out redirects on."""
+    option, clear = ";".join(bridges), "setpci -v -s ADDRESS ECAP_ACS+0x6.w=0000"
+    if len(bridges) > 1:
+        loop = f"for port in {' '.join(bridges)}; do {clear.replace('ADDRESS', '$port')}; done"
+        return (
+            _REMEDY[0],
+            _REMEDY[1].replace("pci=disable_acs_redir=ADDRESS", f'"pci=disable_acs_redir={option}"'),
+            f"or clear the bits of these ports until the next boot: {loop}",
+        )
+    return tuple(step.replace("ADDRESS", option) for step in _REMEDY)
 
 
 RULES = (

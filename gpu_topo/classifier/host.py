@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import called, why_unknown
+from gpu_topo.classifier.links import called, many, why_unknown
 from gpu_topo.classifier.rule import Conclusion, Rule
-from gpu_topo.model.finding import CAUSE_DENIED, CAUSE_NOT_RECORDED, INFO, LINK_PARTNERS, PEERS, Finding, Unassessed
+from gpu_topo.model.finding import (
+    CAUSE_DENIED,
+    CAUSE_NOT_RECORDED,
+    CAUSE_UNREADABLE,
+    CAUSE_VM,
+    INFO,
+    LINK_PARTNERS,
+    PEERS,
+    Finding,
+    Unassessed,
+)
 from gpu_topo.model.history import Past, Policy
+from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
 from gpu_topo.model.reading import DENIED, NO_DATA, NOT_RECORDED, Unknown, known
 from gpu_topo.topology.lookup import lookup
@@ -48,7 +59,9 @@ def judge_numa(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             reason += f"; {above} above it has one" if above is not None else ""
             yield Unassessed(NUMA, d.address, reason, CAUSE_NOT_RECORDED)
         elif above is not None:
-            continue
+            if why == NO_DATA:
+                reason = f"the firmware does not say its NUMA node; {above} above it has one"
+                yield Unassessed(NUMA, d.address, reason, CAUSE_UNREADABLE)
         elif why in (None, NO_DATA):
             if count is not None or why is not None:
                 lost.append(d)
@@ -56,14 +69,18 @@ def judge_numa(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             yield Unassessed(NUMA, d.address, *why_unknown(own, "NUMA node"))
     if not lost:
         return
+    guest = node.platform.kind == VIRTUAL_MACHINE
     yield Finding(
         NUMA,
         INFO,
         "node",
-        f"the firmware does not say which of the {'' if count is None else f'{count} '}NUMA nodes {_counted(lost)}",
+        f"the {'hypervisor' if guest else 'firmware'} does not say which of the {'' if count is None else f'{count} '}"
+        f"NUMA nodes {_counted(lost)}",
         PEERS,
         "processes cannot be pinned next to their GPU; placement and paths across sockets stay unknown",
-        (
+        ("ask for a machine type that shows where its devices hang",)
+        if guest
+        else (
             "look for a firmware setting or update that describes PCIe locality (ACPI _PXM)",
             "pin by the board's manual instead",
         ),
@@ -97,16 +114,26 @@ def _above(node: Node, device: Device) -> str | None:
     return None
 
 
+_EMULATED = ("in a virtual machine configuration space is emulated", CAUSE_VM)
+_UNREAD = {
+    DENIED: ("reading payload sizes needs root (CAP_SYS_ADMIN)", CAUSE_DENIED),
+    NOT_RECORDED: ("payload sizes are not recorded", CAUSE_NOT_RECORDED),
+}
+
+
 def judge_payload(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """payload-size-mismatch."""
-    denied = 0
+    unread: dict[tuple[str, str], int] = {}  # why, and of how many devices
     for device in lookup(node).of(GPU, ACCELERATOR, NIC, STORAGE):
-        if not device.address.endswith(".0") or device.integrated or device.address in node.hidden_links:
+        if not device.address.endswith(".0") or device.integrated:
             continue
         payload = device.function.payload_bytes
         own = known(payload)
-        if own is None:
-            denied += isinstance(payload, Unknown) and payload.why == DENIED
+        hidden = device.address in node.hidden_links
+        if own is None or hidden:
+            why = _EMULATED if hidden else _UNREAD.get(payload.why) if isinstance(payload, Unknown) else None
+            if why is not None:
+                unread[why] = unread.get(why, 0) + 1
             continue
         for step in reversed(device.path[:-1]):
             above = node.devices.get(step)
@@ -131,10 +158,8 @@ def judge_payload(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
                 expected={"payload_bytes": other},
             )
             break
-    if denied:
-        devices = f"{denied} device{'' if denied == 1 else 's'}"
-        reason = f"reading payload sizes needs root (CAP_SYS_ADMIN): {devices}"
-        yield Unassessed(PAYLOAD, "node", reason, CAUSE_DENIED)
+    for (reason, cause), count in unread.items():
+        yield Unassessed(PAYLOAD, "node", f"{reason}: {many(count, 'device')}", cause)
 
 
 RULES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_topo.classifier.nic_rates import is_fast_nic
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.finding import (
     CAUSE_ASLEEP,
@@ -21,7 +22,6 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.capacity import is_inner
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.ports import line_rate
 from gpu_topo.topology.roles import FABRIC, MANAGEMENT, role
 from gpu_topo.topology.roles import STORAGE as FOR_STORAGE
 
@@ -150,30 +150,6 @@ def why_unknown(reading: Reading[int] | Reading[float], what: str) -> tuple[str,
     return f"the {what} {said} ({reading.where})", cause.get(reading.why, CAUSE_UNREADABLE)
 
 
-def line_rate_gbs(node: Node, device: Device) -> float | None:
-    """What the ports of a NIC can carry together, GB/s: their rate, else the interface's speed, else the part's."""
-    rates = [
-        rate
-        for port in lookup(node).ports(device.address)
-        if (rate := line_rate(node, port)) is not None and str(known(port.state) or "").startswith("ACTIVE")
-    ]
-    if not rates:
-        rates = [
-            speed / 1000
-            for net in lookup(node).netdevs(device.address)
-            if (speed := known(net.speed_mbps)) is not None and speed > 0
-        ]
-    if rates:
-        return sum(rates) / 8
-    return device.part.port_max_gbps / 8 if device.part is not None and device.part.port_max_gbps else None
-
-
-def is_fast_nic(node: Node, device: Device) -> bool:
-    """A NIC of 10 Gb/s and more."""
-    rate = line_rate_gbs(node, device) if device.kind == NIC else None
-    return rate is not None and rate >= 1.25
-
-
 def is_fabric_nic(node: Node, device: Device, roles: Mapping[str, str]) -> bool:
     """A NIC with a port that carries the job's traffic between nodes."""
     return any(role(node, port, roles) == FABRIC for port in lookup(node).ports(device.address))
@@ -208,9 +184,22 @@ def width_severity(node: Node, device: Device, roles: Mapping[str, str]) -> str:
     target = served(node, device)
     if target.kind in (GPU, ACCELERATOR, NVSWITCH) or is_fabric_nic(node, target, roles):
         return CRITICAL
-    if is_nvme(target) or is_fast_nic(node, target) or (device.kind == BRIDGE and device.switch == device.address):
+    if is_nvme(target) or is_fast_nic(node, target) or _is_uplink(node, device):
         return WARNING
     return INFO
+
+
+def _is_uplink(node: Node, device: Device) -> bool:
+    """Whether a bridge is the top of a switch, or of a card below which several devices share the slot's link
+    (ConnectX-8 and BlueField with GPUs, A100X) and one of them matters."""
+    if device.kind != BRIDGE:
+        return False
+    if device.switch == device.address:
+        return True
+    return is_inner(device) and any(
+        below.kind in (GPU, ACCELERATOR, NVSWITCH) or is_nvme(below) or is_fast_nic(node, below)
+        for below in lookup(node).below(device.address)
+    )
 
 
 def is_nvme(device: Device) -> bool:

@@ -7,16 +7,16 @@ from gpu_topo.classifier.links import (
     gbs,
     impact,
     is_chipset,
-    is_fast_nic,
     is_nvme,
     lost,
     owners,
     verify_link,
 )
+from gpu_topo.classifier.nic_rates import card_rate, is_fast_nic
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import INFO, LINK_PARTNERS, WARNING, Finding
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import ACCELERATOR, GPU, Device, Node
+from gpu_topo.model.node import ACCELERATOR, GPU, NIC, Device, Node
 from gpu_topo.topology.capacity import card_carries, carries, is_inner
 
 TYPE_CHECKING = False
@@ -34,20 +34,25 @@ def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         if reason is not None or (device.bottleneck is None and len(device.path) < 3) or not _wants(node, device):
             continue
         own = card_carries(node, device)
-        if own is None or device.address.rsplit(".", 1)[1] != "0":
+        if own is None:
             continue
         found = _narrowest(node, device, own)
         if found is None:
             continue
         step, rate = found
+        line = card_rate(node, device) if device.kind == NIC else None
+        asks = min(own, line.gbs) if line is not None and line.known else own
+        fits = asks <= rate
         yield Finding(
             PATH,
-            WARNING,
+            INFO if fits else WARNING,
             device.address,
             f"{called(device)} can carry {gbs(own)}, but the link of {called(step)} on its way to the processor "
-            f"carries {gbs(rate)}",
+            f"carries {gbs(rate)}" + (f"; its line rate of {gbs(asks)} fits" if fits else ""),
             LINK_PARTNERS,
-            impact(node, device, policy.roles) + ", for traffic that leaves its switch",
+            "none: its ports bring no more than that link carries"
+            if fits
+            else impact(node, device, policy.roles) + ", for traffic that leaves its switch",
             (
                 f"look at the link of {step.address}: gpu-topo inspect shows whether it is degraded or built so",
                 "move the device, or what it shares the link with, to another switch or root port",
@@ -57,7 +62,7 @@ def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             related=(step.address,),
             observed={"gbs": rate, "at": step.address},
             expected={"gbs": own},
-            lost_gbs=lost(rate, own),
+            lost_gbs=None if fits else lost(rate, asks),
         )
 
 
@@ -104,7 +109,7 @@ def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
             "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of "
             "all devices together cannot exceed the uplink",
             ("usual on GPU servers; nothing to do unless host traffic of several devices at once is the bottleneck",),
-            f"lspci -tv -s {switch.id}; " + verify_link(node.devices[switch.id]),
+            "lspci -tv; " + verify_link(node.devices[switch.id]),
             related=switch.downstream,
             observed={"downstream_gbs": switch.downstream_gbs, "uplink_gbs": rate, "ratio": ratio},
             expected={"ratio": 1.0},
@@ -114,10 +119,11 @@ def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
 RULES = (
     Rule(
         PATH,
-        (WARNING,),
+        (WARNING, INFO),
         "a link further up is narrower than the device's own",
         "for GPUs, accelerators, NVMe and NICs of 10 Gb/s and more: the link of every bridge between the card and the "
-        "processor, at the speed that it reaches under load, against what the card gets in its slot",
+        "processor, at the speed that it reaches under load, against what the card gets in its slot; a NIC whose line "
+        "rate is known and fits loses nothing, which is information",
         "links inside a chipset, in virtual machines, and where a GPU's idleness explains the speed of its own bridge; "
         "a card's own bridges (AMD's GPUs, DPUs): their link to the slot is judged as the card's",
         ("move the device to another root port, or accept it as designed: gpu-topo baseline accept",),

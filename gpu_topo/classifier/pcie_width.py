@@ -10,7 +10,6 @@ from gpu_topo.classifier.links import (
     gbs,
     impact,
     is_chipset,
-    line_rate_gbs,
     lost,
     no_expectation,
     not_judged,
@@ -22,6 +21,7 @@ from gpu_topo.classifier.links import (
     why_unknown,
     width_severity,
 )
+from gpu_topo.classifier.nic_rates import Rate, card_rate
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CAUSE_NOT_RECORDED,
@@ -96,21 +96,24 @@ def _degraded(node: Node, device: Device, width: int, expected: int, policy: Pol
     link = device.link
     assert link is not None
     speed = known(link.speed_gts)
-    now, full = pcie_gbs(speed, width), pcie_gbs(link.expected_speed_gts or speed, expected)
+    # What the lanes cost is told at the speed that both ends can do: a lower one is idleness, or has its own finding.
+    at = link.expected_speed_gts or speed
+    can, full = pcie_gbs(at, width), pcie_gbs(at, expected)
     target = served(node, device)
     return Finding(
         WIDTH,
         width_severity(node, device, policy.roles),
         device.address,
-        f"{called(target)} runs x{width} of x{expected}: {gbs(now)} instead of {gbs(full)} per direction",
+        f"{called(target)} runs x{width} of x{expected}: {gbs(can)} instead of {gbs(full)} per direction"
+        + (" at full speed" if speed is not None and at is not None and speed < at else ""),
         LINK_PARTNERS,
         impact(node, target, policy.roles),
         _RESEAT,
         verify_link(device),
         related=tuple(a for a in (link.port,) if a),
-        observed={"width": width, "speed_gts": speed, "gbs": now},
+        observed={"width": width, "speed_gts": speed, "gbs": pcie_gbs(speed, width)},
         expected={"width": expected, "speed_gts": link.expected_speed_gts, "gbs": full},
-        lost_gbs=lost(now, full),
+        lost_gbs=lost(can, full),
     )
 
 
@@ -255,23 +258,24 @@ def _limited(node: Node, device: Device, card: Link, own: float | None, fewer: b
     can = describe_link(known(card.max_speed_gts), known(card.max_width))
     port_width = known(link.port_max_width)
     port = describe_link(known(link.port_max_speed_gts), port_width)
-    rate = line_rate_gbs(node, target) if target.kind == NIC else None
-    unfit = rate is not None and link.expected_gbs is not None and rate > link.expected_gbs
-    enough = rate is not None and link.expected_gbs is not None and not unfit
+    rate = card_rate(node, target) if target.kind == NIC and link.expected_gbs is not None else None
+    fits = rate is not None and rate.gbs <= (link.expected_gbs or 0.0)
+    unfit = rate is not None and rate.known and not fits
     narrow = target.kind == GPU and fewer and port_width is not None and port_width <= 4
     return Finding(
         SLOT,
         WARNING if (_is_compute(target) and fewer) or narrow or unfit else INFO,
         device.address,
         f"{called(target)} can do {can}, {slot_words(node, device)} only {port}"
-        + (f"; its line rate of {gbs(rate)} does not fit" if unfit else ""),
+        + (f"; its line rate of {gbs(rate.gbs)} does not fit" if rate is not None and unfit else ""),
         LINK_PARTNERS,
-        f"none: its line rate of {gbs(rate)} fits"
-        if enough
-        else impact(node, target, policy.roles)
-        if fewer or unfit
-        else "none beyond the slot's generation: the machine was built this way",
-        _LEAVE if enough else _MOVE,
+        _of_rate(rate, link.expected_gbs)
+        or (
+            impact(node, target, policy.roles)
+            if fewer or unfit
+            else "none beyond the slot's generation: the machine was built this way"
+        ),
+        _LEAVE if fits else _MOVE,
         verify_link(device),
         related=tuple(a for a in (link.port,) if a),
         observed={
@@ -282,6 +286,18 @@ def _limited(node: Node, device: Device, card: Link, own: float | None, fewer: b
         expected={"max_speed_gts": known(card.max_speed_gts), "max_width": known(card.max_width), "gbs": own},
         lost_gbs=lost(link.expected_gbs, own),
     )
+
+
+def _of_rate(rate: Rate | None, carried: float | None) -> str:
+    """What a slot that carries less than the card could do is to a NIC, "" where it costs line rate or is no NIC."""
+    if rate is None or carried is None:
+        return ""
+    if rate.gbs <= carried:
+        most = gbs(rate.gbs)
+        return f"none: its line rate of {most} fits" if rate.known else f"none: its ports do {most} at most"
+    if rate.known:
+        return ""
+    return f"none, unless its ports, which can do {gbs(rate.gbs)}, run at more than {gbs(carried)}: that is not known"
 
 
 def _is_compute(device: Device) -> bool:

@@ -33,10 +33,11 @@ from gpu_topo.model.finding import (
     Unassessed,
 )
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import Device, Node
+from gpu_topo.model.node import ACCELERATOR, GPU, Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.topology.capacity import card_carries, card_links, carries
+from gpu_topo.topology.capacity import card_links, carries
+from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.ports import line_rate
 
 TYPE_CHECKING = False
@@ -223,25 +224,34 @@ def judge_outruns(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
             continue
         need = _payload_gbs(item, line)
         # What is above the slot of a card is shared, and pcie-path-bottleneck judges it.
-        carried = card_carries(node, device)
-        if carried is None or need > carried / _TOLERANCE:
-            yield from _too_narrow(node, item, device, line, need)
+        rates = [(end, carries(node, end)) for end in _own_links(node, device)]
+        if any(rate is None or need > rate / _TOLERANCE for _, rate in rates):
+            yield _too_narrow(item, device, rates, line, need)
 
 
-def _too_narrow(node: Node, item: Judged, device: Device, line: float, need: float) -> Iterator[Conclusion]:
+def _own_links(node: Node, device: Device) -> Iterator[Device]:
+    """The lower ends of the links between an adapter and the GPUs: its card's own, up to the bridge that has GPUs below
+    it too (ConnectX-8, converged cards). What they exchange does not cross that bridge's own link."""
+    for end in card_links(node.devices, device):
+        if end is not device and any(below.kind in (GPU, ACCELERATOR) for below in lookup(node).below(end.address)):
+            return
+        yield end
+
+
+def _too_narrow(
+    item: Judged, device: Device, rates: Sequence[tuple[Device, float | None]], line: float, need: float
+) -> Conclusion:
     """Which of a card's own links is too narrow for `need` GB/s, else which is not known. The inner links of a DPU are
     wide whatever its slot gives."""
-    rates = [(end, carries(node, end)) for end in card_links(node.devices, device)]
     gbs = min((rate for _, rate in rates if rate is not None), default=None)
     if gbs is not None and need > gbs / _TOLERANCE:
-        yield _outrun(item, device, next(end for end, rate in rates if rate == gbs), line, need, gbs)
-        return
+        return _outrun(item, device, next(end for end, rate in rates if rate == gbs), line, need, gbs)
     end = next(end for end, rate in rates if rate is None)
     link = end.link
     missing = known(link.width) if link is not None else None
     reading = None if link is None else link.speed_gts if missing is not None else link.width
     whose = "function" if end is device else f"card at {end.address}"
-    yield Unassessed(OUTRUNS, item.name, *why_unknown(reading, f"PCIe link of its {whose}"))
+    return Unassessed(OUTRUNS, item.name, *why_unknown(reading, f"PCIe link of its {whose}"))
 
 
 def _hidden(node: Node, device: Device) -> tuple[str, str] | None:
@@ -307,7 +317,8 @@ RULES = (
         (WARNING,),
         "an RDMA port is faster than the PCIe link behind it",
         "line rate of ports that are up against the PCIe link of their own card, both per direction: of a card with "
-        "bridges of its own (DPUs) the narrowest of its links, so the one in the slot too",
+        "bridges of its own (DPUs) the narrowest of its links, so the one in the slot too, unless GPUs hang from those "
+        "bridges",
         "the rate fits, the port is down, or link values are hidden (virtual machine) or not recorded",
         ("move the card to a slot with the lanes and the generation that it has",),
         ("PCI Express Base Specification (line coding)", "scitix/sichek#122"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import gbs, is_fast_nic, line_rate_gbs
+from gpu_topo.classifier.links import gbs
+from gpu_topo.classifier.nic_rates import Rate, card_rate, is_fast_nic
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.address import slot_of
@@ -71,21 +72,19 @@ def _as_it_runs(uplink: Link | None) -> str:
     return f"{gbs(now)} as it runs, {gbs(best)} at best"
 
 
-def _demand(node: Node, adapters: Sequence[Device]) -> float | None:
-    """What the ports of the adapters can ask for together, GB/s, and no more than their PCIe links carry."""
-    total = 0.0
-    cards: dict[str, list[Device]] = {}
-    for device in adapters:
-        cards.setdefault(slot_of(device.address), []).append(device)
-    for functions in cards.values():
-        rates = [line_rate_gbs(node, device) for device in functions]
-        link = _capacity(node, functions[:1])
-        line = sum(rate for rate in rates if rate is not None) if None not in rates else None
-        known_bounds = [value for value in (line, link) if value is not None]
-        if not known_bounds:
+def _demand(node: Node, adapters: Sequence[Device]) -> Rate | None:
+    """What the ports of the adapters ask for together, no more than their PCIe links carry. None where neither tells;
+    not known where it is what ports or links can do at most."""
+    total, sure = 0.0, True
+    cards = {slot_of(device.address): device for device in reversed(adapters)}
+    for device in cards.values():
+        line, link = card_rate(node, device), _capacity(node, [device])
+        bounds = [value for value in (line.gbs if line is not None else None, link) if value is not None]
+        if not bounds:
             return None
-        total += min(known_bounds)
-    return total
+        total += min(bounds)
+        sure = sure and line is not None and line.known
+    return Rate(total, sure)
 
 
 def _mounts(node: Node, drives: Sequence[Device]) -> list[str]:
@@ -130,7 +129,7 @@ def _inside(
         "lspci -tv",
         related=tuple(d.address for d in (*adapters, *drives)),
         observed={
-            "nic_gbs": _rounded(need),
+            "nic_gbs": _rounded(need.gbs if need is not None else None),
             "storage_gbs": _rounded(asked),
             "uplink_gbs": _rounded(carries),
             "gpus": len(gpus),
@@ -147,13 +146,16 @@ def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequ
         missing = "the uplink" if carries is None else "the adapters" if need is None else "the storage"
         reason = f"what {missing} can carry is not recorded"
         return Unassessed(SHARES, switch.id, reason, CAUSE_NOT_RECORDED)
-    fast = [device for device in adapters if is_fast_nic(node, device)]
-    over = bool(fast) and need + asked > carries * _ROOM
+    fast = any(is_fast_nic(node, device) for device in adapters)
+    both = need.gbs + asked
+    fits = both <= carries * _ROOM
+    over = fast and need.known and not fits
     link = describe_link(known(uplink.speed_gts), known(uplink.width)) if uplink else "?"
     best = uplink.expected_gbs if uplink else None
     whole = f", {gbs(best)} at best" if best is not None and carries < best else ""
     sums = (
-        f"{need:.1f} + {asked:.1f} = {need + asked:.1f} GB/s below, {carries:.1f} GB/s ({link} as it runs{whole}) above"
+        f"{need.gbs:.1f} + {asked:.1f} = {both:.1f} GB/s below{'' if need.known else ' at most'}, {carries:.1f} GB/s "
+        f"({link} as it runs{whole}) above"
     )
     return Finding(
         SHARES,
@@ -164,7 +166,9 @@ def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequ
         "data loading and checkpoints slow down collectives, and the other way round, whenever both are busy"
         if over
         else "none: the uplink carries both at once"
-        if need + asked <= carries * _ROOM
+        if fits
+        else "none, unless the adapter's ports run at more than the uplink leaves them: how they run is not known"
+        if fast
         else "little: the adapter is too slow to be what a job waits for",
         (
             "move data loading to drives on another switch or root port",
@@ -176,13 +180,13 @@ def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequ
         f"lspci -tv; lspci -s {switch.id} -vv | grep LnkSta:",
         related=tuple(d.address for d in (*adapters, *drives)),
         observed={
-            "nic_gbs": _rounded(need),
+            "nic_gbs": _rounded(need.gbs),
             "storage_gbs": _rounded(asked),
             "uplink_gbs": _rounded(carries),
             "gpus": 0,
         },
-        expected={"uplink_gbs": _rounded(need + asked)} if over else {},
-        lost_gbs=_rounded(need + asked - carries) if over else None,
+        expected={"uplink_gbs": _rounded(both)} if over else {},
+        lost_gbs=_rounded(both - carries) if over else None,
     )
 
 
