@@ -90,7 +90,7 @@ class Space(NamedTuple):
         if self.virtual_functions is not None:
             most, on = self.virtual_functions
             sriov = struct.pack(
-                "<IHHHHHBBHHHHII", 2, 0x19 if on else 0, 0, most, most, on, 0, 0, 1, 1, 0, 0x101E, 0x553, 1
+                "<IHHHHHBBHHHHII", 2, 0x19 if on else 0, 0, most, most, on, 0, 0, 8, 1, 0, 0x101E, 0x553, 1
             )
             chain += [(0x0010, 1, sriov + bytes(24)), (0x000E, 1, bytes(4))]
         offset = 0x100

@@ -89,13 +89,17 @@ class _Reader:
         self._read = 0
         self.unread: dict[str, int] = {}
 
+    def _refused(self, refusal: Refusal, where: str) -> Unknown | None:
+        """Counted, but for what is not there."""
+        if refusal.why == ABSENT:
+            return None
+        key = f"{refusal.why}: {where}"
+        self.unread[key] = self.unread.get(key, 0) + 1
+        return Unknown(refusal.why, where)
+
     def _answer(self, answer: Answer, where: str) -> Reading[str]:
         if isinstance(answer, Refusal):
-            if answer.why == ABSENT:
-                return None
-            key = f"{answer.why}: {where}"
-            self.unread[key] = self.unread.get(key, 0) + 1
-            return Unknown(answer.why, where)
+            return self._refused(answer, where)
         self._read += 1
         return clean(answer.replace(b"\0", b" ").decode("utf-8", "replace").strip()) or None
 
@@ -155,7 +159,7 @@ class _Reader:
     def modules(self) -> Reading[frozenset[str]]:
         names = self._source.list("/sys/module")
         if isinstance(names, Refusal):
-            return None if names.why == ABSENT else Unknown(names.why, "/sys/module")
+            return self._refused(names, "/sys/module")
         return frozenset(names)
 
     def dmabuf(self, kernel: Reading[str]) -> Reading[bool]:
@@ -174,11 +178,13 @@ class _Reader:
         """The nodes, and how many have processors: memory of GPUs shows as nodes without any."""
         folder = self._source.dir(NODES)
         if isinstance(folder, Refusal):
-            return (None, None) if folder.why == ABSENT else (Unknown(folder.why, NODES), Unknown(folder.why, NODES))
+            why = self._refused(folder, NODES)
+            return why, why
         with folder:
             names = folder.list()
             if isinstance(names, Refusal):
-                return Unknown(names.why, NODES), Unknown(names.why, NODES)
+                why = self._refused(names, NODES)
+                return why, why
             numbers = sorted(int(name[4:]) for name in names if name[:4] == "node" and name[4:].isdecimal())
             nodes = []
             for number in numbers:

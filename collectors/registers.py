@@ -77,6 +77,8 @@ _lost = Unknown(LOST, "configuration space reads all ones")
 _hidden = Unknown(DENIED, "config beyond 64 bytes")
 SILENT = Registers(False, _lost, _lost, _lost, _lost, _lost)
 HIDDEN = Registers(True, _hidden, None, _hidden, _hidden, _hidden)
+_cut = Unknown(NOT_RECORDED, "config within its header")
+CUT = Registers(True, _cut, None, _cut, _cut, _cut)
 CONVENTIONAL = Registers(True)
 
 
@@ -139,7 +141,8 @@ def _registers(word: Word, kind: object, layouts: Layouts) -> Registers | None:
         found, cut = chain(word, header_type, EXPRESS)
         offset = found.get(EXPRESS)
         if offset is None:
-            return HIDDEN if cut else CONVENTIONAL
+            # The kernel shows everybody the header: what ends within it is a copy that was cut.
+            return CONVENTIONAL if not cut else CUT if word(POINTER) is None else HIDDEN
         layouts.express[kind] = offset
     flags = word(offset) or 0
     port_type, payload_bytes, max_payload_bytes = port(word, offset, flags)

@@ -198,6 +198,15 @@ def test_without_root_what_is_beyond_the_header_is_denied() -> None:
     assert isinstance(part.acs, Unknown)
 
 
+@pytest.mark.parametrize("size", [16, 30, 52])
+def test_what_ends_within_the_header_was_cut(size: int) -> None:
+    """Everybody may read the header: a copy that ends before says nothing of rights."""
+    part = registers_in(bytes_of_header()[:size])
+    assert part is not None
+    assert isinstance(part.port_type, Unknown)
+    assert part.port_type.why == NOT_RECORDED
+
+
 def test_a_failing_read_is_no_answer() -> None:
     """Where not even the header can be read there is nothing to say."""
     assert registers(lambda offset, size: None) is None

@@ -142,6 +142,15 @@ def test_a_refused_file_is_counted_and_named() -> None:
     assert facts.unread == {"denied: /proc/uptime": 1}
 
 
+@pytest.mark.parametrize("folder", ["/sys/devices/system/node", "/sys/module"])
+def test_a_refused_folder_is_counted_and_named(folder: str) -> None:
+    """A null of the report has its reason, whatever it was read from."""
+    tree = Tree(METAL | {folder: Refusal("denied", "EACCES")})
+    facts = platform.collect(tree, CONTEXT)
+    assert facts.source.status == PARTIAL
+    assert folder in facts.source.detail
+
+
 def test_an_empty_tree_is_absent() -> None:
     """A recording without /proc and /sys says nothing of the machine."""
     facts = platform.collect(Tree({}), CONTEXT)
