@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpu_topo import __version__
-from gpu_topo.agent.errors import UNUSABLE, UserError, say
+from gpu_topo.agent.errors import UNUSABLE, UserError, say, tell
 from gpu_topo.agent.options import NotPlain, Quick
 from gpu_topo.agent.output import write
 from gpu_topo.model.record import NamedTuple
@@ -121,8 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except UserError as error:
-        if str(error):
-            say(str(error))
+        for line in error.lines:
+            say(line)
         return UNUSABLE
     except BrokenPipeError:
         # The reader left (head, a pager): nothing more to say, and nothing to say it to.
@@ -133,13 +133,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    first = arguments[0] if arguments else "--help"
+    if not arguments:
+        tell(help_text())
+        return UNUSABLE
+    first = arguments[0]
     if first in ("-V", "--version"):
         write(f"gpu-topo {__version__}")
         return 0
     if first in ("-h", "--help", "help"):
         write(help_text())
-        return 0 if arguments else UNUSABLE
+        return 0
     command = next((c for c in COMMANDS if c.name == first), None)
     if command is None:
         import difflib

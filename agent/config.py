@@ -27,10 +27,14 @@ from gpu_topo.agent.config_values import (
     TEXTS,
     WHOLE,
     Accepted,
+    BadEntry,
     Kind,
     Listen,
+    merged,
     nearest,
 )
+from gpu_topo.agent.errors import UserError
+from gpu_topo.agent.options import path
 from gpu_topo.model.finding import Acceptance
 from gpu_topo.model.history import Policy
 from gpu_topo.model.reading import EMPTY
@@ -42,8 +46,16 @@ if TYPE_CHECKING:
 DEFAULT_FILE = "/etc/gpu-topo/gpu-topo.toml"
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """What is wrong with the configuration, for a person: one line a problem, each with what to do."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self._problems = problems
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self._problems
 
 
 class Config(NamedTuple):
@@ -138,7 +150,9 @@ def add_flags(parser: argparse._ActionsContainer, names: Collection[str] = tuple
     """A flag for each of the named keys, and --config.file. Repeated list flags add up."""
     import argparse
 
-    parser.add_argument("--config.file", metavar="FILE", default=None, help=f"configuration (default: {DEFAULT_FILE})")
+    parser.add_argument(
+        "--config.file", type=path, metavar="FILE", default=None, help=f"configuration (default: {DEFAULT_FILE})"
+    )
     for key in KEYS:
         if key.name not in names:
             continue
@@ -171,24 +185,30 @@ def load(path: str | None = None, flags: Mapping[str, Any] = EMPTY, codes: Colle
     file = path or DEFAULT_FILE
     text = _read(file, must=path is not None)
     if text is not None:
-        for name, raw, line in _entries(_parse(text, file), text):
-            where = f"{file}:{line}" if line else file
+        for name, raw in _entries(_parse(text, file)):
             key = _BY_NAME.get(name)
             if key is None:
-                problems.append(f"{where}: unknown key {name!r}{nearest(name, _BY_NAME)}")
-            else:
-                _set(key, raw, where, values, origins, problems, codes)
+                problems.append(f"{_where(file, text, name)}: unknown key {name!r}{nearest(name, _BY_NAME)}")
+                continue
+            try:
+                values[key.field] = _value(key, raw, codes)
+                origins[name] = _where(file, text, name)
+            except ValueError as error:
+                problems.append(f"{_where(file, text, name, error)}: {name} {error}")
     for name, given in flags.items():
         key = _BY_NAME[name]
         try:
             raw = given if isinstance(given, bool) else _joined(key, [key.kind.text(one) for one in given])
+            values[key.field] = _value(key, raw, codes)
+            origins[name] = key.flag
         except ValueError as error:
             problems.append(f"{key.flag} {error}")
-            continue
-        _set(key, raw, key.flag, values, origins, problems, codes)
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     config = Config(**values, source=file if text is not None else None, origins=origins)
+    if codes and not any(policy(config, "").asks(code) for code in codes):
+        chosen = [_named(name, origins[name]) for name in ("only", "skip") if name in origins]
+        raise ConfigError(f"{' and '.join(chosen)}: no rule is left to judge by")
     return config._replace(state_directory=config.state_directory or _systemd_state())
 
 
@@ -201,8 +221,13 @@ def _joined(key: Key, raws: list[Any]) -> Any:
     if all(isinstance(raw, list) for raw in raws):
         return [item for raw in raws for item in raw]
     if all(isinstance(raw, dict) for raw in raws):
-        return {name: value for raw in raws for name, value in raw.items()}
+        return merged((name, value) for raw in raws for name, value in raw.items())
     return raws[-1]
+
+
+def _named(name: str, origin: str) -> str:
+    """A key as its user wrote it: a flag, or a key at its line of a file."""
+    return origin if origin == _BY_NAME[name].flag else f"{origin}: {name}"
 
 
 def _read(path: str, must: bool) -> str | None:
@@ -232,33 +257,46 @@ def _parse(text: str, path: str) -> dict[str, Any]:
     return table
 
 
-def _entries(table: Mapping[str, Any], text: str, prefix: str = "") -> Iterator[tuple[str, Any, int | None]]:
-    """Each key of the file with its value and its line: a table that is no key's value is gone into."""
+def _entries(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each key of the file with its value: a table that is no key's value is gone into."""
     for part, raw in table.items():
         name = prefix + part
         inside = isinstance(raw, dict) and name not in _BY_NAME
         if inside and any(key.startswith(f"{name}.") for key in _BY_NAME):
-            yield from _entries(raw, text, f"{name}.")
+            yield from _entries(raw, f"{name}.")
         else:
-            yield name, raw, line_of(text, name)
+            yield name, raw
+
+
+def _where(file: str, text: str, name: str, error: ValueError | None = None) -> str:
+    """FILE:LINE of a key, or of the entry below it that an error is about; FILE where no line shows it."""
+    line = None
+    if isinstance(error, BadEntry):
+        line = line_of(text, f"{name}.{error.entry}", error.row) or line_of(text, name, error.row)
+    line = line or line_of(text, name)
+    return f"{file}:{line}" if line else file
 
 
 _HEADER = re.compile(r"\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}\s*(?:#.*)?\Z")
 _ASSIGNMENT = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
 
 
-def line_of(text: str, name: str) -> int | None:
-    """The line of a dotted key in a TOML text, the first that sets it or something in it; None where none shows it."""
+def line_of(text: str, name: str, row: int = 0) -> int | None:
+    """The line of a dotted key in a TOML text, the first that sets it or something in it; None where none shows it.
+
+    row: of the tables that are headed [[key]], the one to look at.
+    """
     table = ""
+    rows = 0  # such tables above
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
-            table = _plain(header[1])
-            found = table
+            table = found = _plain(header[1])
+            rows += line.lstrip().startswith("[[") and f"{name}.".startswith(f"{table}.")
         elif assignment := _ASSIGNMENT.match(line):
             found = f"{table}.{_plain(assignment[1])}" if table else _plain(assignment[1])
         else:
             continue
-        if found == name or found.startswith(f"{name}."):
+        if max(rows - 1, 0) == row and (found == name or found.startswith(f"{name}.")):
             return number
     return None
 
@@ -267,26 +305,9 @@ def _plain(dotted: str) -> str:
     return re.sub(r"\s*\.\s*", ".", dotted).replace('"', "").replace("'", "")
 
 
-def _set(
-    key: Key,
-    raw: object,
-    where: str,
-    values: dict[str, Any],
-    origins: dict[str, str],
-    problems: list[str],
-    codes: Collection[str],
-) -> None:
-    try:
-        value = key.kind.read(raw)
-        _check(key, value, codes)
-    except ValueError as error:
-        problems.append(f"{where} {error}" if where == f"--{key.name}" else f"{where}: {key.name} {error}")
-        return
-    values[key.field] = value
-    origins[key.name] = where
-
-
-def _check(key: Key, value: Any, codes: Collection[str]) -> None:
+def _value(key: Key, raw: object, codes: Collection[str]) -> Any:
+    """What a key's raw value means; ValueError where it is wrong."""
+    value = key.kind.read(raw)
     if key.choices and value not in key.choices:
         raise ValueError(f"takes one of {', '.join(key.choices)}, not {value!r}")
     if key.least is not None and not value >= key.least:  # so that NaN is refused, too
@@ -294,10 +315,11 @@ def _check(key: Key, value: Any, codes: Collection[str]) -> None:
     if key.most is not None and not value <= key.most:
         raise ValueError(f"is at most {_shown(key, key.most)}, not {_shown(key, value)}")
     if codes and key.name in ("only", "skip", "accept"):
-        for item in value:
+        for row, item in enumerate(value):
             code = item.code if isinstance(item, Accepted) else item
             if code not in codes:
-                raise ValueError(f"names no rule {code!r}{_near_rule(code, codes)}")
+                raise BadEntry(f"names no rule {code!r}{_near_rule(code, codes)}", "code", row)
+    return value
 
 
 def _near_rule(code: str, codes: Collection[str]) -> str:

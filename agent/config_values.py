@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_topo.model.record import NamedTuple
@@ -33,6 +33,15 @@ class Listen(NamedTuple):
         if self.path:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class BadEntry(ValueError):
+    """What is wrong with one entry of a table, or of a row in a list of tables: its key, and which row."""
+
+    def __init__(self, message: str, entry: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.entry = entry
+        self.row = row
 
 
 def nearest(name: str, names: Collection[str]) -> str:
@@ -115,17 +124,29 @@ def _read_number_text(text: str) -> object:
 
 
 def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:  # a shell variable that is not set, most likely
+        raise ValueError("was given nothing: name something, or leave the flag out")
+    return parts
 
 
 def _pairs(text: str) -> dict[str, object]:
-    pairs: dict[str, object] = {}
+    pairs: list[tuple[str, object]] = []
     for part in _split(text):
         name, equals, value = part.partition("=")
         if not equals:
             raise ValueError(f"takes name=value pairs, and {part!r} is none")
-        pairs[name.strip()] = _read_number_text(value.strip())
-    return pairs
+        pairs.append((name.strip(), _read_number_text(value.strip())))
+    return merged(pairs)
+
+
+def merged(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """The pairs as a table; ValueError where two contradict each other, as TOML refuses a key that is set twice."""
+    table: dict[str, object] = {}
+    for name, value in pairs:
+        if table.setdefault(name, value) != value:
+            raise ValueError(f"gives {name} twice: {table[name]} and {value}")
+    return table
 
 
 def quoted(text: str) -> str:
@@ -149,9 +170,9 @@ def _expect(raw: object) -> dict[str, int]:
         raise ValueError("takes counts such as gpus=8,nics=8")
     for name, count in raw.items():
         if name not in EXPECTED:
-            raise ValueError(f"knows no {name!r}{nearest(name, EXPECTED)}")
+            raise BadEntry(f"knows no {name!r}{nearest(name, EXPECTED)}", name)
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise ValueError(f"takes a whole number for {name}")
+            raise BadEntry(f"takes a whole number for {name}", name)
     return dict(raw)
 
 
@@ -160,7 +181,7 @@ def _roles(raw: object) -> dict[str, str]:
         raise ValueError("takes port=role pairs such as mlx5_4/1=storage")
     for name, role in raw.items():
         if role not in ROLES:
-            raise ValueError(f"knows no role {role!r} (for {name}){nearest(str(role), ROLES)}")
+            raise BadEntry(f"knows no role {role!r} (for {name}){nearest(str(role), ROLES)}", name)
     return dict(raw)
 
 
@@ -193,20 +214,27 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d\Z")
 def _accepts(raw: object) -> tuple[Accepted, ...]:
     if not isinstance(raw, list) or not all(isinstance(row, Mapping) for row in raw):
         raise ValueError("takes tables, each headed [[accept]]")
-    return tuple(accepted(row) for row in raw)
+    found: list[Accepted] = []
+    for row in raw:
+        try:
+            found.append(accepted(row))
+        except BadEntry as error:
+            error.row = len(found)
+            raise
+    return tuple(found)
 
 
 def accepted(row: Mapping[str, object]) -> Accepted:
     """One accepted finding; ValueError where a field is missing, unknown or malformed."""
     for name in row:
         if name not in Accepted._fields:
-            raise ValueError(f"knows no {name!r}{nearest(name, Accepted._fields)}")
+            raise BadEntry(f"knows no {name!r}{nearest(name, Accepted._fields)}", name)
     for name in ("code", "subject", "reason"):
         if not isinstance(row.get(name), str) or not row[name]:
-            raise ValueError(f"needs {name} (code, subject and reason say what is accepted, and why)")
+            raise BadEntry(f"needs {name} (code, subject and reason say what is accepted, and why)", name)
     until = None if row.get("until") is None else str(row["until"])[:10]  # TOML has dates of its own
     if until is not None and not _is_date(until):
-        raise ValueError(f"takes until as a date such as 2030-12-31, and {row['until']} is none")
+        raise BadEntry(f"takes until as a date such as 2030-12-31, and {str(row['until'])!r} is none", "until")
     return Accepted(str(row["code"]), str(row["subject"]), str(row["reason"]), str(row.get("by") or ""), until)
 
 
@@ -227,6 +255,8 @@ def _accept_text(text: str) -> object:
         before, equals, after = part.partition("=")
         if equals and before.strip() in Accepted._fields:
             name = before.strip()
+            if name in row:
+                raise ValueError(f"gives {name} twice: {row[name]} and {after}")
             row[name] = after
         elif name:
             row[name] = f"{row[name]},{part}"

@@ -17,12 +17,29 @@ class UserError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}; {hint}" if hint else message)
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What to say, a line each."""
+        return (str(self),) if str(self) else ()
+
+
+def one_line(text: str) -> str:
+    """A text of which nothing can speak to a terminal: what is not printable, line breaks too, as Python escapes it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 def say(message: str) -> None:
-    """One line on standard error. That nobody can read it (closed, a full disk) keeps nothing else from happening."""
-    line = message if message.startswith("gpu-topo") else f"gpu-topo: {message}"
+    """One line on standard error, whatever names and values it quotes."""
+    line = one_line(message)
+    tell(f"{line}\n" if line.startswith("gpu-topo") else f"gpu-topo: {line}\n")
+
+
+def tell(text: str) -> None:
+    """Write to standard error. That nobody can read it (closed, a full disk) keeps nothing else from happening."""
     try:
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(text)
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         # What stays in the buffer must not fail once more on the way out.

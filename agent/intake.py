@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 
 from gpu_topo.agent.errors import UserError, say
 from gpu_topo.agent.inspect import NEEDED, audit, conclude
+from gpu_topo.agent.options import path
 from gpu_topo.agent.scan import scan
-from gpu_topo.model.facts import ABSENT, DENIED, FAILED, Facts
+from gpu_topo.model.facts import ABSENT, DENIED, FAILED, TIMEOUT, Facts
 from gpu_topo.model.finding import Report
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.source import Live, Source, is_readable_tree
@@ -25,10 +27,14 @@ EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "example", "n
 def arguments(parser: ArgumentParser) -> None:
     """The flags of every command that looks at a machine."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="recordings of one machine; - for standard input")
-    parser.add_argument("--root", metavar="DIR", help="audit a copied file tree (DIR/sys, DIR/proc)")
+    parser.add_argument("--root", type=path, metavar="DIR", help="audit a copied file tree (DIR/sys, DIR/proc)")
     parser.add_argument("--example", action="store_true", help="audit the bundled example, a made-up eight-GPU node")
     parser.add_argument(
-        "--timeout", type=seconds, default=DEFAULT_TIMEOUT, metavar="SECONDS", help="for the whole audit (default 10)"
+        "--timeout",
+        type=seconds,
+        default=DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help="for the whole audit (default 10); a recording that takes longer is left out",
     )
     parser.add_argument(
         "--samples", type=count, default=1, metavar="N", help="look N times, a second apart, to tell idle from slow"
@@ -68,6 +74,14 @@ def source_of(args: Namespace) -> Source:
 
 def no_tree(root: str) -> str:
     """What is wrong with a --root that is none."""
+    for folder in (f"{root}/sys", f"{root}/proc"):
+        try:
+            os.stat(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            return f"{root}: cannot be read: {why}"
     return f"{root}: no file tree of a machine: looked for {root}/sys and {root}/proc"
 
 
@@ -95,8 +109,9 @@ def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list
     from gpu_topo.agent.one_machine import Told, contradiction
     from gpu_topo.collectors import nvml
     from gpu_topo.collectors.plain_text import clean
-    from gpu_topo.collectors.recording import SeveralMachines, read_inputs
+    from gpu_topo.collectors.recording import SeveralMachines, read_inputs, too_late
 
+    ends = time.monotonic() + timeout
     try:
         entries = read_inputs(names, timeout)
     except SeveralMachines as error:
@@ -104,15 +119,20 @@ def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list
     facts: list[Facts] = []
     told: list[Told] = []
     for entry in entries:
-        if entry.problem:
-            say(entry.problem)
+        problem = entry.problem
         if entry.source is not None:
-            own = [*scan(entry.source, timeout, policy.exclude), *nvml.replayed(entry.source)]
-            if not entry.problem and not any(map(_says_something, own)):
+            left = max(0.0, ends - time.monotonic())
+            own = [*scan(entry.source, left, policy.exclude), *nvml.replayed(entry.source)]
+            if not any(map(_says_something, own)):
                 shown = "standard input" if entry.name == "-" else clean(entry.name)
-                say(f"{shown}: {_NO_MACHINE}")
+                if any(fact.source.status == TIMEOUT for fact in own):
+                    problem = too_late(shown, timeout)
+                else:
+                    problem = f"{problem}; it {_NO_MACHINE}" if problem else f"{shown}: {_NO_MACHINE}"
             facts.extend(own)
             told.extend(Told(fact, clean(entry.name)) for fact in own)
+        if problem:
+            say(problem)
         facts.extend(entry.facts)
         told.extend(Told(fact, fact.source.name) for fact in entry.facts)
     if not any(map(_says_something, facts)):

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TextIO
 
+from gpu_topo.agent.errors import one_line
 from gpu_topo.agent.notify import to_journal
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -25,7 +26,7 @@ class Log:
         if LEVELS.index(level) < LEVELS.index(self.level):
             return
         pairs = [f"{name}={_value(value)}" for name, value in fields.items() if value is not None]
-        line = " ".join([message.replace("\n", " | "), *pairs])
+        line = " ".join([one_line(message.replace("\n", " | ")), *pairs])
         head = f"<{_PRIORITY[level]}>" if self._journal else f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {level} "
         try:
             self._stream.write(f"{head}{line}\n")
@@ -50,4 +51,4 @@ def _value(value: object) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
     if text and all(c.isprintable() and c not in ' "=' for c in text):
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return '"' + one_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 _VALUE, _APPEND, _CONST = "store", "append", "store_const"
 
 
+def path(text: str) -> str:
+    """The path of a file or folder, for argparse: an empty one is a shell variable that is not set."""
+    if not text:
+        raise ValueError(text)
+    return text
+
+
 class NotPlain(Exception):
     """Usage, or a declaration, that argparse has to read."""
 

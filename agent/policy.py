@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from gpu_topo.agent.errors import UserError
 from gpu_topo.classifier import RULES
 from gpu_topo.model.history import Past, Policy
 
@@ -33,10 +32,7 @@ def policy_of(args: Namespace) -> tuple[Policy, Past]:
         from gpu_topo.agent import config
 
         codes = [rule.code for rule in RULES]
-        try:
-            loaded = config.load(file if file is not None or local else os.devnull, flags, codes)
-        except config.ConfigError as error:
-            raise UserError(str(error)) from None
+        loaded = config.load(file if file is not None or local else os.devnull, flags, codes)
         policy = config.policy(loaded, today)
         baseline = baseline or (loaded.baseline_file or None if local else None)
     if baseline is None:

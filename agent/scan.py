@@ -84,7 +84,9 @@ def scan(
         found += asked.found
         if len(found) < len(collectors):
             source = _beside(source)
-            detail = f"no answer in {asked.limit:.1f} s: a read hangs in the kernel"
+            detail = f"no answer in {asked.limit:.1f} s"
+            if source.live:
+                detail += ": a read hangs in the kernel"
             found.append(Facts(SourceStatus(collectors[len(found)].name, TIMEOUT, detail, asked.limit)))
     return found
 

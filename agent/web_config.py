@@ -79,7 +79,7 @@ def load(path: str) -> Web:
     table = _parse(text, path)
     problems = list(_unknown(table, path))
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     tls = table.get("tls_server_config") or {}
     http = table.get("http_server_config") or {}
     try:

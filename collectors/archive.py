@@ -6,7 +6,7 @@ device nodes, FIFOs and sockets are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING
 
 from gpu_topo.collectors.unpack import Unreadable
@@ -101,7 +101,10 @@ def read_tree(stream: IO[bytes]) -> Archive:
         raise Unreadable(f"is a damaged or cut off tar archive ({error})") from error
     except (ValueError, OverflowError, EOFError) as error:
         raise Unreadable(f"is a damaged tar archive ({error})") from error
-    prefix = _prefix([*entries, *folders])
+    try:
+        prefix = _prefix([*entries, *folders])
+    except Unreadable as error:
+        raise Unreadable(f"{error}; {left_out(skipped)}" if skipped else str(error)) from None
     cut = len(prefix)
     tree = Tree(
         {path[cut:]: entry for path, entry in entries.items() if path.startswith(prefix + "/")},
@@ -131,6 +134,11 @@ def _member_class() -> type[tarfile.TarInfo]:
     return Member
 
 
+def left_out(skipped: dict[str, int]) -> str:
+    """What was left out of an archive, for messages."""
+    return "members of the archive left out: " + ", ".join(f"{n} ({why})" for why, n in sorted(skipped.items()))
+
+
 def _count(skipped: dict[str, int], reason: str) -> None:
     skipped[reason] = skipped.get(reason, 0) + 1
 
@@ -156,12 +164,18 @@ def _prefix(paths: Iterable[str]) -> str:
         head, sep, rest = f"{path}/".partition("/sys/")
         if sep and rest.partition("/")[0] in _SYS_CHILDREN:
             found[head] = found.get(head, 0) + 1
-    tops = [head for head in found if not any(head.startswith(f"{other}/") for other in found if other != head)]
     if "" in found:
         return ""
+    tops = [head for head in found if not any(above in found for above in _above(head))]
     if not tops:
         raise Unreadable("is a tar archive without sys/bus, sys/class or sys/devices in it")
     if len(tops) > 1:
         names = ", ".join(sorted(tops)[:4])
         raise Unreadable(f"is an archive of several machines ({names}): unpack it and use --root on one of them")
     return tops[0]
+
+
+def _above(path: str) -> Iterator[str]:
+    """Every folder that a path lies in, the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path

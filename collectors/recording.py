@@ -10,12 +10,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.reader import Reader
-from gpu_topo.collectors.unpack import MAX_BYTES, Awaited, Unreadable, in_time, unpacked
+from gpu_topo.collectors.unpack import MAX_BYTES, Awaited, TooLate, Unreadable, in_time, unpacked
 from gpu_topo.model.facts import FAILED, Facts
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Source
@@ -44,12 +44,15 @@ _LOOKED_FOR = (
 )
 
 _HEAD = 1 << 14
+# Bytes that no text of any encoding is full of: control characters but those of layout and of terminals.
+_NO_TEXT = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\b\t\n\f\r\x1b")
 _MAX_XML_LINE = 8 << 20  # XML may come without line breaks
 _MAX_LINE = 1 << 14  # of any other text: what is longer is no output that a reader knows
 _MAX_LINES = 4_000_000  # of a whole text; nvidia-bug-report.sh's longest have a quarter of that
 _MAX_KEPT_LINES = 1_000_000  # in all sections together
 _MOST_OUTPUTS = 1_000  # of one text: so many samples of a machine say what there is to say, the latest most of all
 _MAX_KEPT_TEXT = 128 << 20
+_LINES_AT_ONCE = 4_000  # of a section, from one look at the clock to the next
 
 
 class SeveralMachines(Exception):
@@ -81,21 +84,29 @@ def readers() -> dict[str, Reader]:
 def read_inputs(names: Sequence[str], timeout: float = 10.0) -> list[Input]:
     """Every named recording, "-" for standard input; one that is not understood does not keep the others from it.
 
-    timeout: seconds to wait, in all, for what others have yet to write into pipes.
+    timeout: seconds, in all, for reading and for what others have yet to write into pipes.
     """
     ends = time.monotonic() + timeout
-    return [_read_input(name, ends) for name in names]
+    return [_read_input(name, ends, timeout) for name in names]
 
 
-def _read_input(name: str, ends: float) -> Input:
-    shown = "standard input" if name == "-" else clean(name).replace("\n", " ")
+def too_late(shown: str, timeout: float) -> str:
+    """What is wrong with a recording that took longer than there was time. Half of it would pass for a whole machine,
+    or an old sample for the latest, so that nothing of it counts."""
+    return f"{shown}: not read to its end in {timeout:g} s and left out; --timeout SECONDS gives it longer"
+
+
+def _read_input(name: str, ends: float, timeout: float) -> Input:
+    shown = "standard input" if name == "-" else clean(name).replace("\n", " ") or "''"
     try:
         if name == "-":
             if sys.stdin is None:
                 raise Unreadable("is closed")
-            return _understand(in_time(sys.stdin.buffer, ends), name, shown)
+            return _understand(in_time(sys.stdin.buffer, ends), name, shown, ends)
         with open(name, "rb", buffering=0, opener=_open_at_once) as file:
-            return _understand(in_time(file, ends), name, shown)
+            return _understand(in_time(file, ends), name, shown, ends)
+    except TooLate:
+        return Input(name, problem=too_late(shown, timeout))
     except Unreadable as error:
         return Input(name, problem=f"{shown}: {error}")
     except IsADirectoryError:
@@ -111,13 +122,13 @@ def _open_at_once(name: str, flags: int) -> int:
     return os.open(name, flags | os.O_NONBLOCK)
 
 
-def _understand(file: BinaryIO | Awaited, name: str, shown: str) -> Input:
+def _understand(file: BinaryIO | Awaited, name: str, shown: str, ends: float) -> Input:
     """Tell by the content what this is. Raises Unreadable where it is nothing that this program knows."""
     from gpu_topo.collectors.archive import is_tar
     from gpu_topo.source.capture import is_capture
 
     _refuse_if_huge(file)
-    stream = unpacked(file)
+    stream = unpacked(file, ends)
     head = stream.peek(_HEAD)[:_HEAD]
     if not head:
         raise Unreadable(f"is empty: {_LOOKED_FOR}")
@@ -128,7 +139,7 @@ def _understand(file: BinaryIO | Awaited, name: str, shown: str) -> Input:
     encoding = _encoding(head)
     if encoding is None:
         raise Unreadable(f"not understood: it is binary data; {_LOOKED_FOR}")
-    facts, passed_over = _latest(_read_text(_lines(stream, encoding), shown))
+    facts, passed_over = _latest(_read_text(_lines(stream, encoding), shown, ends))
     if not facts:
         raise Unreadable(f"not understood: {_LOOKED_FOR}")
     if all(map(_says_nothing, facts)):
@@ -166,13 +177,12 @@ def _refuse_if_huge(file: BinaryIO | Awaited) -> None:
 
 
 def _read_archive(stream: BinaryIO, name: str, shown: str) -> Input:
-    from gpu_topo.collectors.archive import read_tree
+    from gpu_topo.collectors.archive import left_out, read_tree
 
     archive = read_tree(stream)
     if not archive.skipped:
         return Input(name, source=archive.tree)
-    left_out = ", ".join(f"{count} ({reason})" for reason, count in sorted(archive.skipped.items()))
-    return Input(name, source=archive.tree, problem=f"{shown}: members of the archive left out: {left_out}")
+    return Input(name, source=archive.tree, problem=f"{shown}: {left_out(archive.skipped)}")
 
 
 def _read_capture(stream: BinaryIO, name: str) -> Input:
@@ -197,8 +207,8 @@ def _encoding(head: bytes) -> str | None:
     first, second = head[::2].count(0), head[1::2].count(0)
     if half and max(first, second) * 10 > half * 7 and min(first, second) * 20 < half:
         return "utf-16-le" if second > first else "utf-16-be"
-    # Logs hold a stray zero now and then; pictures and programs are full of them.
-    return None if head.count(0) * 20 > len(head) else "utf-8"
+    # Logs hold a stray zero now and then; pictures and programs are full of them, noise has a tenth.
+    return None if (len(head) - len(head.translate(None, _NO_TEXT))) * 20 > len(head) else "utf-8"
 
 
 def _lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
@@ -234,6 +244,9 @@ _MARKS = re.compile(r"(?:[>|#%] ?){1,8}(?=.)")  # of a mail or a comment: what i
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{1,5}|#[xX][\dA-Fa-f]{1,4});")
 
 
+_Known = Sequence[tuple[str, Callable[[str], bool]]]  # which reader knows a first line, by the names of their modules
+
+
 class _Section:
     """Lines of one kind of output."""
 
@@ -245,17 +258,31 @@ class _Section:
         self.lines: list[str] = []
 
 
-def _read_text(lines: Iterable[str], where: str) -> Iterator[Facts]:
+class _InTime(list[str]):
+    """The lines of a section, through which a reader goes only until the time is over; see unpack._Counted."""
+
+    def __init__(self, lines: Iterable[str], ends: float) -> None:
+        super().__init__(lines)
+        self._ends = ends
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in enumerate(super().__iter__(), 1):
+            if number % _LINES_AT_ONCE == 0 and time.monotonic() > self._ends:
+                raise TooLate("is not read to its end in time")
+            yield line
+
+
+def _read_text(lines: Iterable[str], where: str, ends: float) -> Iterator[Facts]:
     """The facts of every output in a text, in order of appearance."""
     known = readers()
     for section in _split(_by_host(lines, known), known, where):
-        yield from known[section.name].read(section.lines, where)
+        yield from known[section.name].read(_InTime(section.lines, ends), where)
 
 
 def _split(lines: Iterable[_Line], every: dict[str, Reader], where: str = "") -> Iterator[_Section]:
     """Cut a text into sections. One runs from a line that some reader knows as a first line to where another kind
     begins, or a prompt or a rule; the same kind goes on, since a reader tells its samples apart itself."""
-    known = {name: reader for name, reader in every.items() if name not in _XML_ROOTS.values()}
+    known = [(name, reader.begins) for name, reader in every.items() if name not in _XML_ROOTS.values()]
     section: _Section | None = None
     kept_lines = kept_text = 0
     told = at = ""  # the host whose output was met, and the one whose lines these are
@@ -342,7 +369,8 @@ def _by_host(lines: Iterable[str], known: dict[str, Reader]) -> Iterator[_Line]:
     rest = iter(lines)
     head = [clean(line) for line in islice(rest, _LOOK_AHEAD)]
     hosts = _prefixes(head, known)
-    host = heading = before = ""
+    host = heading = ""
+    ruled = False  # whether the line before was a rule
     for line in chain(head, map(clean, rest)):
         if hosts and (match := _PREFIX.match(line)):
             text = line[match.end() :]
@@ -351,11 +379,13 @@ def _by_host(lines: Iterable[str], known: dict[str, Reader]) -> Iterator[_Line]:
                 host, line = match[1], text
         elif " | " in line and (match := _ANSIBLE.match(line)):
             host, line = match[1], ""
-        elif _RULE.match(line):
-            if heading and _RULE.match(before):
-                host = heading
+        elif heading and _RULE.match(line):
+            host = heading
         # A heading stands between two rules.
-        before, heading = (before, line) if _RULE.match(before) and _HEADING.match(line) else (line, "")
+        if ruled and _HEADING.match(line):
+            heading = line
+        else:
+            ruled, heading = line[:1] == "-" and bool(_RULE.match(line)), ""
         yield _Line(host, line)
 
 
@@ -378,22 +408,22 @@ def _begins(line: str, known: dict[str, Reader]) -> bool:
     return bool(line) and any(reader.begins(line) for reader in known.values())
 
 
-def _kind(line: str, known: dict[str, Reader], section: _Section | None) -> tuple[str | None, str]:
+def _kind(line: str, known: _Known, section: _Section | None) -> tuple[str | None, str]:
     """Which reader knows this line as a first line, and how it is quoted."""
     if not line or line.isspace():
         return None, ""
     if section is None and line[0] in ">|#%" and (marks := _MARKS.match(line)):
         inner = line[marks.end() :]
-        for name, reader in known.items():
-            if reader.begins(inner):
+        for name, begins in known:
+            if begins(inner):
                 return name, marks[0]
-    for name, reader in known.items():
-        if reader.begins(line):
+    for name, begins in known:
+        if begins(line):
             return name, ""
-    if section is None and (quote := _QUOTE.match(line)):
+    if section is None and line[0] in ">| \t" and (quote := _QUOTE.match(line)):
         inner = line[quote.end() :]
-        for name, reader in known.items():
-            if reader.begins(inner):
+        for name, begins in known:
+            if begins(inner):
                 return name, quote[0]
     return None, ""
 

@@ -1,4 +1,4 @@
-"""Recordings as people send them, decompressed as a stream: gzip, bzip2 and xz, bounded in size and nesting.
+"""Recordings as people send them, decompressed as a stream: gzip, bzip2 and xz, bounded in size, nesting and time.
 
 Nothing trusts a header: what comes out is counted, and a stream that ends early or is damaged is refused with a
 sentence that says so, since half a recording would pass for a whole machine.
@@ -23,6 +23,10 @@ _XZ_MEMORY = 128 << 20  # xz -9 needs 65 MiB to unpack; a hostile header may ask
 
 class Unreadable(Exception):
     """A recording that cannot be used; the message says why, without its name."""
+
+
+class TooLate(Unreadable):
+    """A recording that was not read to its end in time. It is refused whole: see above."""
 
 
 class _Engine(Protocol):
@@ -121,10 +125,15 @@ def in_time(file: BinaryIO, ends: float) -> BinaryIO | Awaited:
 
 
 class _Counted(io.RawIOBase):
-    """A raw stream that refuses to give more than MAX_BYTES."""
+    """A raw stream that refuses to give more than MAX_BYTES, or to go on when the time is over.
 
-    def __init__(self, raw: BinaryIO | Awaited) -> None:
+    Lines, members and compressed data all come through here, some thousand lines at a time. A small recording is read
+    however late it is, so that a large one does not keep it from being read.
+    """
+
+    def __init__(self, raw: BinaryIO | Awaited, ends: float) -> None:
         self._raw = raw
+        self._ends = ends
         self._given = 0
 
     def readable(self) -> bool:
@@ -133,6 +142,8 @@ class _Counted(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         data = self._fetch(len(buffer))
         self._given += len(data)
+        if data and self._given > _CHUNK and time.monotonic() > self._ends:
+            raise TooLate("is not read to its end in time")
         if self._given > MAX_BYTES:
             raise Unreadable(f"holds more than {MAX_BYTES >> 20} MiB, which no recording does")
         buffer[: len(data)] = data
@@ -145,8 +156,10 @@ class _Counted(io.RawIOBase):
 class _Unpacked(_Counted):
     """What a compressed stream holds, all of its members one after the other."""
 
-    def __init__(self, raw: io.BufferedReader, name: str, magic: bytes, start: Callable[[], _Engine]) -> None:
-        super().__init__(raw)
+    def __init__(
+        self, raw: io.BufferedReader, ends: float, name: str, magic: bytes, start: Callable[[], _Engine]
+    ) -> None:
+        super().__init__(raw, ends)
         self._packed = raw
         self._format = name
         self._magic = magic
@@ -186,9 +199,9 @@ class _Unpacked(_Counted):
                 return out
 
 
-def unpacked(raw: BinaryIO | Awaited) -> io.BufferedReader:
-    """The stream behind every layer of compression, at most MAX_LAYERS; raises Unreadable."""
-    stream: io.BufferedReader = io.BufferedReader(_Counted(raw), _CHUNK)
+def unpacked(raw: BinaryIO | Awaited, ends: float) -> io.BufferedReader:
+    """The stream behind every layer of compression, at most MAX_LAYERS; raises Unreadable, TooLate after `ends`."""
+    stream: io.BufferedReader = io.BufferedReader(_Counted(raw, ends), _CHUNK)
     for layer in range(MAX_LAYERS + 1):
         head = stream.peek(8)[:8]
         for magic, advice in _REFUSED:
@@ -198,7 +211,7 @@ def unpacked(raw: BinaryIO | Awaited) -> io.BufferedReader:
             if head.startswith(magic):
                 if layer == MAX_LAYERS:
                     raise Unreadable(f"is compressed more than {MAX_LAYERS} times over")
-                stream = io.BufferedReader(_Unpacked(stream, name, magic, start), _CHUNK)
+                stream = io.BufferedReader(_Unpacked(stream, ends, name, magic, start), _CHUNK)
                 break
         else:
             return stream

@@ -107,7 +107,8 @@ def test_expect(gpu_topo: Run, healthy: Path) -> None:
     """Fewer than expected is critical; as many is not; nonsense is wrong usage."""
     assert gpu_topo("inspect", "--root", healthy, "--expect", "gpus=1,nics=1").status == 0
     assert gpu_topo("inspect", "--root", healthy, "--expect", "gpus=8").status == 2
-    for wrong in ("gpus", "gpus=", "gpus=x", "gpus=-1", "gpu=8", "=8"):
+    assert gpu_topo("inspect", "--root", healthy, "--expect", "gpus=8", "--expect", "nics=1").status == 2
+    for wrong in ("gpus", "gpus=", "gpus=x", "gpus=-1", "gpu=8", "=8", "", ",", "gpus=1,gpus=2"):
         assert one_line(gpu_topo("inspect", "--root", healthy, "--expect", wrong)), wrong
 
 
@@ -203,7 +204,9 @@ def test_help(gpu_topo: Run) -> None:
     assert "examples:" in ran.out
     assert all(command.name in ran.out for command in cli.COMMANDS)
     assert "examples:" in gpu_topo("inspect", "--help").out
-    assert gpu_topo().status == 3
+    ran = gpu_topo()
+    assert (ran.status, ran.out) == (3, "")
+    assert ran.err == cli.help_text()
 
 
 def test_capture_names_its_version(gpu_topo: Run, healthy: Path) -> None:
@@ -232,6 +235,15 @@ def test_version() -> None:
         ("inspect", "--root"),
         ("inspect", "--config.file", "/missing/gpu-topo.toml"),
         ("inspect", "--baseline", "/missing/baseline.json"),
+        ("inspect", "--root", ""),
+        ("inspect", "--example", "--baseline", ""),
+        ("inspect", "--example", "--config.file", ""),
+        ("inspect", "--example", "--output", ""),
+        ("inspect", "--example", "--only", "pcie-errors", "--skip", "pcie-errors"),
+        ("inspect", "--example", *(word for code in CODES for word in ("--skip", code))),
+        ("baseline", "diff", "--timeout", "nan"),
+        ("baseline", "diff", "--file", ""),
+        ("baseline", "accept", "pcie-errors", "*", "--reason", "x", "--until", "", "--file", "/missing/baseline.json"),
         ("rules", "no-such-rule"),
         ("matrix", "--format", "svg"),
     ],
@@ -239,6 +251,36 @@ def test_version() -> None:
 def test_wrong_usage(gpu_topo: Run, arguments: Sequence[str]) -> None:
     """Wrong usage is one line with a hint, and exit status 3."""
     assert one_line(gpu_topo(*arguments))
+
+
+HOSTILE = "\x1b[31mx\ny\u202e\x9b"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (HOSTILE,),
+        ("inspect", f"--{HOSTILE}"),
+        ("inspect", "--root", HOSTILE),
+        ("inspect", "--only", HOSTILE),
+        ("inspect", "--expect", HOSTILE),
+        ("inspect", "--expect", f"{HOSTILE}=1,{HOSTILE}=2"),
+        ("inspect", "--format", HOSTILE),
+        ("inspect", "--timeout", HOSTILE),
+        ("inspect", "--config.file", HOSTILE),
+        ("inspect", "--example", "--baseline", HOSTILE),
+        ("inspect", "--example", "--output", f"/missing/{HOSTILE}"),
+        ("inspect", f"/missing/{HOSTILE}"),
+        ("textfile", "--output", HOSTILE),
+        ("baseline", "diff", HOSTILE),
+        ("config", HOSTILE),
+        ("rules", HOSTILE),
+    ],
+)
+def test_what_is_quoted_cannot_speak_to_the_terminal(gpu_topo: Run, arguments: Sequence[str]) -> None:
+    """Whatever a message quotes, it is one line of printable characters."""
+    assert one_line(ran := gpu_topo(*arguments))
+    assert ran.err.removesuffix("\n").isprintable()
 
 
 def test_command_that_was_meant(gpu_topo: Run) -> None:

@@ -96,7 +96,37 @@ def folder_without_machine(folder: Path) -> Path:
     return path
 
 
-BAD = (jpeg, empty, truncated, huge, bomb, bare_names, many, foreign_capture, prose, folder_without_machine)
+def devices_only(folder: Path) -> Path:
+    """An archive of which nothing can be used: a link to nowhere, a hard link to nothing, a device node."""
+    path = folder / "nodes.tar"
+    with tarfile.open(path, "w") as out:
+        for name, kind in (("a", tarfile.SYMTYPE), ("b", tarfile.LNKTYPE), ("c", tarfile.CHRTYPE)):
+            member = tarfile.TarInfo(f"sys/bus/pci/devices/{name}")
+            member.type, member.linkname = kind, "nowhere"
+            out.addfile(member)
+    return path
+
+
+def noise(folder: Path) -> Path:
+    path = folder / "noise"
+    path.write_bytes(os.urandom(8 << 20))
+    return path
+
+
+BAD = (
+    jpeg,
+    empty,
+    truncated,
+    huge,
+    bomb,
+    bare_names,
+    many,
+    foreign_capture,
+    prose,
+    folder_without_machine,
+    devices_only,
+    noise,
+)
 
 
 @pytest.mark.parametrize("make", BAD, ids=lambda make: make.__name__)
@@ -144,6 +174,51 @@ LSPCI = """\
 """
 
 
+def test_an_archive_without_a_machine_says_what_was_looked_for(gpu_topo: Run, tmp_path: Path) -> None:
+    """One line: what was left out, that nothing was found, and where it was looked for."""
+    assert one_line(ran := gpu_topo("inspect", devices_only(tmp_path)))
+    assert "1 (device node, FIFO or socket), 1 (hard link to nothing)" in ran.err
+    assert "it holds no facts of a machine: looked for sys/bus/pci" in ran.err
+
+
+def endless_prose(folder: Path) -> Path:
+    path = folder / "prose.txt"
+    path.write_text("hello world line\n" * 1_000_000)
+    return path
+
+
+def endless_output(folder: Path) -> Path:
+    path = folder / "lspci.txt"
+    path.write_text(LSPCI * 40_000)
+    return path
+
+
+def endless_members(folder: Path) -> Path:
+    path = folder / "members.tar"
+    header = tarfile.TarInfo("sys/bus/pci/x").tobuf()
+    path.write_bytes(header * 100_000)
+    return path
+
+
+def endless_compressed(folder: Path) -> Path:
+    path = folder / "prose.gz"
+    path.write_bytes(gzip.compress(b"hello world line\n" * 1_000_000, 1))
+    return path
+
+
+@pytest.mark.parametrize("make", [endless_prose, endless_output, endless_members, endless_compressed])
+def test_reading_ends_with_the_timeout(gpu_topo: Run, tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    """What is not read to its end in time is named with the time it had, and left out; a small one is still read."""
+    path = make(tmp_path)
+    good = tmp_path / "small.txt"
+    good.write_text(LSPCI)
+    assert one_line(ran := gpu_topo("inspect", path, "--timeout", "0.1"))
+    assert ran.err.startswith(f"gpu-topo: {path}: not read to its end in 0.1 s and left out; --timeout SECONDS")
+    both = gpu_topo("inspect", path, good, "--json", "--timeout", "0.1")
+    assert (both.status, both.err) == (2, ran.err)
+    assert json.loads(both.out)["verdict"] == "critical"
+
+
 # --- trees, standard input, names ------------------------------------------------------------------------------------
 
 
@@ -154,6 +229,20 @@ def test_missing_file_and_root(gpu_topo: Run, tmp_path: Path) -> None:
         assert ran.status == 3
         assert "none" in ran.err or "empty" in ran.err
         assert len(ran.err.splitlines()) <= 2
+
+
+def test_a_root_without_permission(gpu_topo: Run, tmp_path: Path) -> None:
+    """A tree that may not be read is no missing one."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        assert one_line(ran := gpu_topo("inspect", "--root", closed))
+    finally:
+        os.seteuid(user)
+    assert ran.err == f"gpu-topo: {closed}: cannot be read: Permission denied\n"
 
 
 def test_root_without_pci(gpu_topo: Run, tmp_path: Path) -> None:

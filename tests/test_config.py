@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -137,12 +137,16 @@ def test_each_flag_sets_its_own_key() -> None:
         ("web.listen-address = ['h:99999']", "FILE:1: web.listen-address takes addresses such as"),
         ("web.listen-address = ['unix:x']", "FILE:1: web.listen-address takes an absolute path"),
         ("web.listen-address = []", "FILE:1: web.listen-address takes at least one address"),
-        ("[expect]\ngpu = 8", "FILE:1: expect knows no 'gpu'; did you mean 'gpus'?"),
-        ("[expect]\ngpus = -1", "FILE:1: expect takes a whole number for gpus"),
-        ("[roles]\nmlx5_0 = 'store'", "FILE:1: roles knows no role 'store' (for mlx5_0); did you mean 'storage'?"),
+        ("[expect]\ngpu = 8", "FILE:2: expect knows no 'gpu'; did you mean 'gpus'?"),
+        ("[expect]\ngpus = -1", "FILE:2: expect takes a whole number for gpus"),
+        ("expect = { gpus = 'eight' }", "FILE:1: expect takes a whole number for gpus"),
+        ("expect.nics = 2\nexpect.gpus = 'eight'", "FILE:2: expect takes a whole number for gpus"),
+        ("[roles]\nmlx5_0 = 'store'", "FILE:2: roles knows no role 'store' (for mlx5_0); did you mean 'storage'?"),
         ("[[accept]]\ncode='a'\nsubject='b'", "FILE:1: accept needs reason"),
-        ("[[accept]]\ncode='a'\nsubject='b'\nreason='c'\nuntill='2030'", "FILE:1: accept knows no 'untill'"),
-        ("[[accept]]\ncode='a'\nsubject='b'\nreason='c'\nuntil='soon'", "FILE:1: accept takes until as a date"),
+        ('[roles]\n"mlx5_0/1" = "storage"\n"mlx5_1/1" = "store"', "FILE:3: roles knows no role 'store' (for mlx5_1/1)"),
+        ("[[accept]]\ncode='a'\nsubject='b'\nreason='c'\n[[accept]]\ncode='a'", "FILE:5: accept needs subject"),
+        ("[[accept]]\ncode='a'\nsubject='b'\nreason='c'\nuntill='2030'", "FILE:5: accept knows no 'untill'"),
+        ("[[accept]]\ncode='a'\nsubject='b'\nreason='c'\nuntil='soon'", "FILE:5: accept takes until as a date"),
         ("a = [", "FILE:1: not TOML: Invalid value"),
         ("a = 1\na = 2", "FILE:2: not TOML: Cannot overwrite a value"),
     ],
@@ -159,10 +163,53 @@ def test_all_mistakes_are_told_at_once(write: Write) -> None:
     assert len(refused(write("x = 1\nscan.interval = 0")).splitlines()) == 2
 
 
+def test_each_mistake_is_a_line_of_its_own(write: Write, gpu_topo: Run) -> None:
+    """The command says them one a line, and what a line quotes cannot break it."""
+    ran = gpu_topo("config", "check", "--config.file", write('"x\\ny\\u001b[31m" = 1\nexpect."a\\nb" = 0'))
+    assert ran.status == 3
+    assert [line.isprintable() for line in ran.err.splitlines()] == [True, True]
+
+
 def test_a_bad_flag_is_named() -> None:
     """A mistake in a flag names the flag."""
     with pytest.raises(ConfigError, match=r"--expect takes name=value pairs, and 'gpus' is none"):
         config.load(flags=flags("--expect", "gpus"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--expect", "gpus=8,gpus=9"), "--expect gives gpus twice: 8 and 9"),
+        (("--expect", "gpus=8", "--expect", "gpus=9"), "--expect gives gpus twice: 8 and 9"),
+        (("--roles", "mlx5_0=fabric,mlx5_0=storage"), "--roles gives mlx5_0 twice: fabric and storage"),
+        (("--accept", "code=a,code=b,subject=c,reason=d"), "--accept gives code twice: a and b"),
+        (("--expect", ""), "--expect was given nothing"),
+        (("--roles", " , "), "--roles was given nothing"),
+        (("--only", ""), "--only was given nothing"),
+        (("--exclude=",), "--exclude was given nothing"),
+    ],
+)
+def test_a_flag_that_contradicts_itself_or_says_nothing(words: Sequence[str], message: str) -> None:
+    """Two values for one name, and the empty text of a shell variable that is not set, are mistakes."""
+    with pytest.raises(ConfigError, match=message):
+        config.load(flags=flags(*words))
+
+
+def test_flags_of_one_table_add_up() -> None:
+    """What is said twice and the same, or of another name, is no contradiction."""
+    assert config.load(flags=flags("--expect", "gpus=8,gpus=8", "--expect", "nics=4")).expect == {"gpus": 8, "nics": 4}
+
+
+def test_some_rule_is_left(write: Write) -> None:
+    """only and skip that leave no rule are named, in the file as in flags."""
+    codes = ("pcie-errors", "port-down")
+    path = write("only = ['port-down']\nskip = ['port-down']")
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, codes=codes)
+    assert str(caught.value) == f"{path}:1: only and {path}:2: skip: no rule is left to judge by"
+    with pytest.raises(ConfigError, match=r"^--skip: no rule is left to judge by$"):
+        config.load(flags=flags("--skip", "pcie-errors,port-down"), codes=codes)
+    assert config.load(write("only = ['port-down']"), flags("--skip", "pcie-errors"), codes).only == ("port-down",)
 
 
 def test_a_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gpu_topo.collectors.readers.hwloc_xml import READER, read
 from gpu_topo.model.facts import FAILED, Facts
+from gpu_topo.model.gpu import COUNTED
 from gpu_topo.model.reading import Unknown, known
 
 NEW_FORMATS = ["h03-lassen-power9-4v100", "h05-corona-mi50-8gpu", "h06-pascal-p100", "h07-aws-g4dn-metal-8t4"]
@@ -219,3 +220,16 @@ def test_first_line() -> None:
     assert READER.begins("<topology>")
     assert not READER.begins("<topologyd/>")
     assert not READER.begins("see the <topology> element")
+
+
+def test_links_of_the_recordings_are_numbered_from_zero(corpus: Path) -> None:
+    """Links to several ends have one run of numbers, and are marked as counted."""
+    seen = 0
+    for path in sorted(corpus.glob("h*/hwloc.xml")):
+        for sample in read(path.read_text(encoding="utf-8").splitlines(), path.name):
+            for gpu in sample.gpus:
+                links = known(gpu.nvlinks) or ()
+                assert [link.number for link in links] == list(range(len(links))), path
+                assert not links or gpu.nvlinks_are == COUNTED
+                seen += len(links)
+    assert seen

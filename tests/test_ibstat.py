@@ -6,11 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_topo.collectors.readers.ibstat import READER, read
 from gpu_topo.model.host import Port
+from gpu_topo.model.reading import known
 
 ONE = """CA 'mlx5_0'
 \tCA type: MT4129
@@ -117,3 +119,17 @@ def test_any_text(text: str) -> None:
 def test_much_text() -> None:
     """Long lines and many ports of one card take time in proportion."""
     read(["CA 'a'", *[f"\tfield {n}: 1" for n in range(20_000)], *["\tPort 1:"] * 20_000, " " * 500_000], "test")
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 40", [40.0]),
+        ("CA 'mlx5_0'\n\tPort 1:\n\t\tRate: 400\n\t\tSM lid: 1\nCA 'mlx5_1'\n\tPort 1:\n\t\tRate: 40", [400.0, None]),
+        ("CA 'mlx5_0'\n\tPort 1:\n\t\tRate: 400\nCA 'mlx5_1'\n\tPort 1:\n\t\tRate: 40\n", [400.0, 40.0]),  # grep
+    ],
+)
+def test_a_rate_at_which_the_text_is_cut_off(text: str, rates: list[float | None]) -> None:
+    """40 may be the beginning of 400, where other ports say more than their rate."""
+    (sample,) = read(text.splitlines(), "t")
+    assert [known(port.rate_gbps) for port in sample.ports] == rates

@@ -285,3 +285,24 @@ def test_real_machines(corpus: Path, listed: str, kinds: tuple[str, ...]) -> Non
                 continue  # the list counts a server's on-board ES1000 as a GPU
             assert found.kind in kinds, (item["id"], device)
     assert seen
+
+
+@pytest.mark.parametrize("what", ["Intel Corporation Device 352a", "Intel Corporation Device [8086:352a]"])
+def test_a_part_that_no_list_names_is_its_numbers(what: str) -> None:
+    """With and without -nn, lspci's words for a part without a name are no name."""
+    (made,) = lspci.READER.read([f"16:01.0 PCI bridge: {what} (rev 04)"], "t")[0].functions
+    assert identify(made).name == "8086:352a"
+
+
+def test_a_thunderbolt_tunnel_is_no_switch() -> None:
+    """By its ids and by its name alone, it is a bridge of which nothing is judged."""
+    name = "Intel Corporation JHL7540 Thunderbolt 3 Bridge [Titan Ridge DD 2018]"
+    for function in (
+        Function("0000:01:00.0", 0x8086, 0x15EF, 0x060400, bridge=True),
+        Function("0000:01:00.0", class_code=0x060400, bridge=True, name=name),
+    ):
+        found = identify(function)
+        assert found.kind == "bridge"
+        assert found.part is not None
+        assert not found.part.switch_chip
+        assert not found.part.internal_bridge

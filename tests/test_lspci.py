@@ -459,3 +459,23 @@ def test_hostile_text_takes_linear_time(text: str) -> None:
     before = time.process_time()
     lspci.read(text.split("\n"), "test")
     assert time.process_time() - before < 10
+
+
+def test_an_unknown_header_type_that_was_read() -> None:
+    """Only 7f is all ones: a device with any other header type answers."""
+    head = "41:00.0 VGA compatible controller: NVIDIA Corporation GA102 [GeForce RTX 3090] (rev a1)\n"
+    for number, answers in (("03", None), ("7f", False)):
+        (gpu,) = functions(head + f"\t!!! Unknown header type {number}\n").values()
+        assert gpu.answers is answers
+
+
+def test_a_width_at_which_the_text_is_cut_off() -> None:
+    """x1 may be the beginning of x16; a line below it, or a grep that leaves no other lines, says that it is not."""
+    whole = PORT[: PORT.index("\t\t\tTrErr-")].replace("Width x8 (downgraded)\n", "Width x1")
+    (port,) = functions(whole).values()
+    assert isinstance(link(port).width, Unknown)
+    assert port.driver == Unknown(NOT_RECORDED, "lspci: Kernel driver in use")
+    (port,) = functions(whole + "\n\t\t\tTrErr- Train- SlotClk+\n").values()
+    assert link(port).width == 1
+    (port,) = functions(PORT.splitlines()[0] + "\n\t\tLnkSta:\tSpeed 8GT/s, Width x1").values()
+    assert link(port).width == 1

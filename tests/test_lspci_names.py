@@ -44,6 +44,45 @@ def test_what_a_name_tells(what: str, vendor: int | None, device: int | None) ->
     assert identify(what) == Identity(vendor, device, what)
 
 
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("Intel Corporation Device [8086:352a]", None),
+        ("Advanced Micro Devices, Inc. [AMD] Device [1022:149f]", None),
+        ("Broadcom / LSI Device [1000:00b3]", None),
+        ("Huawei Technologies Co., Ltd. Device [19e5:3714]", None),
+        ("Solidigm Device [025e:0001]", None),
+        ("XenSource, Inc. Xen Platform Device [5853:0001]", "XenSource, Inc. Xen Platform Device"),
+        ("Red Hat, Inc. Virtio network device [1af4:1000]", "Red Hat, Inc. Virtio network device"),
+        (
+            "Intel Corporation 5400 Chipset QuickData Technology Device [8086:65ff]",
+            "Intel Corporation 5400 Chipset QuickData Technology Device",
+        ),
+    ],
+)
+def test_vendors_alone_are_no_names(what: str, name: str | None) -> None:
+    """-nn prints "VENDOR Device [ids]" where its list has no name, and some names end in Device."""
+    assert identify(what).name == name
+
+
+def test_placeholders_and_names_of_the_list() -> None:
+    """No name in pci.ids that ends in Device is taken for a placeholder."""
+    path = Path("/usr/share/misc/pci.ids")
+    if not path.exists():
+        pytest.skip("needs pci.ids")
+    vendor, count = "", 0
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("C "):
+            break
+        number, _, name = line.strip().partition("  ")
+        if line[:1] not in ("", "#", "\t"):
+            vendor = name
+        elif line.startswith("\t") and line[1:2] != "\t" and name.endswith(" Device"):
+            assert identify(f"{vendor} {name} [8086:{number}]").name == f"{vendor} {name}"
+            count += 1
+    assert count
+
+
 @pytest.mark.parametrize("what", ["Device [1e36:0003]", "Device 1e36:0003", "1e36:0003"])
 def test_numbers_without_a_name(what: str) -> None:
     """What pci.ids does not have at all is printed as two numbers, and "Device" is no name."""

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_topo.collectors.readers.nccl_xml import READER, read
 from gpu_topo.model.facts import FAILED, PARTIAL, Facts
+from gpu_topo.model.gpu import COUNTED
 from gpu_topo.model.reading import Unknown, known
 
 
@@ -71,6 +72,8 @@ def test_nvlinks_are_counted_and_their_other_end_named() -> None:
         ("nvswitch", None),
         ("cpu", "0004:00:00.0"),
     ]
+    assert [link.number for link in links] == [0, 1, 2, 3, 4]
+    assert found.nvlinks_are == COUNTED
     assert found.ordinal == 3
 
 
@@ -194,3 +197,14 @@ def test_another_system_is_not_ours() -> None:
     """An element of that name in some other format gives nothing."""
     assert read(["<system>", "<name>x</name>", "</system>"], "t.xml") == []
     assert not READER.begins("<systemd>")
+
+
+def test_links_of_the_recordings_are_numbered_from_zero(corpus: Path) -> None:
+    """Links to several switches have one run of numbers, without gaps or repetitions."""
+    seen = 0
+    for path in sorted(corpus.glob("x*/topo.xml")):
+        for gpu in facts_of(path.read_text()).gpus:
+            numbers = [link.number for link in known(gpu.nvlinks) or ()]
+            assert numbers == list(range(len(numbers))), path
+            seen += len(numbers)
+    assert seen

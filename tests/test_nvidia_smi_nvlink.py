@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.nvidia_smi_nvlink import READER, read
 from gpu_topo.model.facts import Facts
-from gpu_topo.model.gpu import NvLink
+from gpu_topo.model.gpu import CUT_SHORT, LISTED, NvLink
 from gpu_topo.model.reading import Reading, Unknown
 
 
@@ -201,3 +201,31 @@ def test_much_text() -> None:
     """Long lines and many outputs take time in proportion."""
     read(["GPU 0: NVIDIA H100 (UUID: GPU-1)"] * 50_000, "test")
     read([STATUS.splitlines()[0], "Link 0: " + "Errors " * 100_000, "GPU 1: " + "(" * 500_000, " " * 500_000], "test")
+
+
+def test_a_list_at_the_end_of_the_text_may_be_cut_short() -> None:
+    """More links may have followed the last one; a line behind them, or another GPU, says that there were none."""
+    assert [gpu.nvlinks_are for gpu in one(STATUS + STATUS.replace("GPU 0", "GPU 1")).gpus] == [LISTED, CUT_SHORT]
+    assert one(STATUS + "done.\n").gpus[0].nvlinks_are == LISTED
+    assert one(STATUS + "\t Li").gpus[0].nvlinks_are == CUT_SHORT
+
+
+def test_one_whole_list_of_links_is_enough() -> None:
+    """Where -s names all links, -R or -e behind it may be cut short."""
+    sample = one(STATUS + STATUS.replace("GPU 0", "GPU 1") + REMOTES)
+    assert {gpu.nvlinks_are for gpu in one(STATUS + REMOTES).gpus} == {LISTED}
+    assert len(links(sample.gpus[0].nvlinks)) == 2
+
+
+@pytest.mark.parametrize(
+    ("last", "model", "uuid"),
+    [
+        ("GPU 1: NVIDIA H10", None, None),
+        ("GPU 1: NVIDIA H100 PCIe (UUID: GPU-0", "NVIDIA H100 PCIe", None),
+        ("GPU 1: NVIDIA H100 PCIe (UUID: GPU-2)", "NVIDIA H100 PCIe", "GPU-2"),
+    ],
+)
+def test_a_heading_that_is_cut_off(last: str, model: str | None, uuid: str | None) -> None:
+    """Half a name is no model, half a UUID is none."""
+    gpu = one(STATUS + last).gpus[1]
+    assert (gpu.model, gpu.uuid, gpu.nvlinks) == (model, uuid, None)

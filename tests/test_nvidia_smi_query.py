@@ -14,7 +14,7 @@ from gpu_topo.collectors.readers.nvidia_smi_query import READER, read
 from gpu_topo.collectors.recording import read_inputs
 from gpu_topo.model.gpu import DriverGpu, Fabric
 from gpu_topo.model.pci import LinkEnd
-from gpu_topo.model.reading import DENIED, FAILED, LOST, MALFORMED, Unknown
+from gpu_topo.model.reading import DENIED, FAILED, LOST, MALFORMED, Unknown, known
 
 HEAD = """
 ==============NVSMI LOG==============
@@ -294,3 +294,13 @@ def test_much_text() -> None:
     """Long lines and many lines take time in proportion."""
     read([HEAD, "GPU 00000000:17:00.0", "    " + "x : " * 100_000, *["    a : b"] * 100_000], "test")
     read([" " * 500_000 + "GPU", "Unable to determine the device handle for GPU " + "0" * 500_000], "test")
+
+
+def test_a_width_at_which_the_text_is_cut_off() -> None:
+    """A width without its x is no width: 1 may be the beginning of 16x."""
+    text = "GPU 00000000:2E:00.0\n    PCI\n        GPU Link Info\n            Link Width\n                Current : 1"
+    for end, width in (("", None), ("6x", 16)):
+        (sample,) = read((text + end).splitlines(), "t")
+        link = sample.gpus[0].link
+        assert link is not None
+        assert known(link.width) == width

@@ -258,3 +258,52 @@ def test_a_cut_matrix_leaves_the_shape_open(corpus: Path, tmp_path: Path, capsys
     open_questions = {(u["code"], u["subject"]) for u in report["unassessed"]}
     assert ("nvlink-partial", "node") in open_questions
     assert ("cross-numa-nic", "GPU7") in open_questions
+
+
+LEGEND = (
+    "     GPU0 NIC0 NIC1 CPU Affinity NUMA Affinity\n"
+    "GPU0  X  PXB SYS 0-7 0\n"
+    "NIC0 PXB  X SYS\n"
+    "NIC1 SYS SYS X\n"
+    "\nNIC Legend:\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("legend", "names", "ports"),
+    [
+        ("  NIC0: mlx5_0\n  NIC1: mlx5_1\n", ("mlx5_0", "mlx5_1"), ["mlx5_0", "mlx5_1"]),
+        ("  NIC0: mlx5_0\n", ("NIC0", "NIC1"), []),  # its last line may be the beginning of mlx5_01
+        ("  NIC0: mlx5_0\n  NIC1: mlx5_", ("mlx5_0", "NIC1"), []),
+        ("  NIC0: mlx5_0\n  NIC1: mlx5_0", ("mlx5_0", "NIC1"), []),  # of mlx5_00: no two have one name
+        ("  NIC0: mlx5_0\n  NI", ("mlx5_0", "NIC1"), []),
+    ],
+)
+def test_a_legend_that_is_cut_off(legend: str, names: tuple[str, str], ports: list[str]) -> None:
+    """NICs that the legend does not reach keep the matrix's names, and no port is made of the others alone."""
+    sample = one(LEGEND + legend)
+    assert {peer.b for peer in sample.peers if peer.a == "GPU0"} == set(names)
+    assert [port.device for port in sample.ports] == ports
+
+
+def test_nics_below_a_cut_legend_stay_adapters(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A matrix whose legend is cut off says of the adapters what it says without any legend."""
+    whole = (corpus / "p01-8gpu-nv18-10nics/nvidia-smi-topo-m.txt").read_text(encoding="utf-8")
+    said = []
+    for end in ("NIC2:", "NIC Legend:", "  NIC9:"):
+        cut = tmp_path / "cut.txt"
+        cut.write_text(whole[: whole.index(end)], encoding="utf-8")
+        assert main(["inspect", "--json", str(cut)]) == 0
+        report = json.loads(capsys.readouterr().out)
+        said.append((report["findings"], {row["nic_to_gpu_ratio"] for row in report["placement"]}))
+    assert said == [([], {1.25})] * 3
+
+
+def test_the_last_word_of_a_row_that_is_cut_off() -> None:
+    """NV1 may be the beginning of NV18, 0-1 of 0-15: neither counts at the end of a text."""
+    heading = "     GPU0 GPU1 GPU2 CPU Affinity NUMA Affinity\n"
+    assert pairs(one(heading + "GPU0 X NV18 NV1")) == {("GPU0", "GPU1"): "NV18"}
+    assert one(heading + "GPU0 X NV18 NV18 0-1").gpus[0].local_cpus is None
+    assert one(heading + "GPU0 X NV18 NV18 0-15 0\n").gpus[0].local_cpus == "0-15"

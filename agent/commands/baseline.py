@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent import intake
 from gpu_topo.agent.errors import OK, WARNING, UserError, say
+from gpu_topo.agent.options import path
 from gpu_topo.agent.output import write
 from gpu_topo.agent.policy import policy_of
 from gpu_topo.model.history import Past
@@ -32,15 +33,17 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("code", nargs="?", help="accept: the finding's code")
     parser.add_argument("subject", nargs="?", help="accept: its subject; * for all")
     parser.add_argument(
-        "--file", "--baseline", metavar="FILE", help="the baseline (default: as configured, or the daemon's)"
+        "--file", "--baseline", type=path, metavar="FILE", help="the baseline (default: as configured, or the daemon's)"
     )
     parser.add_argument("--reason", help="accept: why it is as designed")
     parser.add_argument("--by", default=os.environ.get("SUDO_USER") or os.environ.get("USER") or "", help="accept: who")
     parser.add_argument("--until", metavar="YYYY-MM-DD", help="accept: its last day")
     parser.add_argument("--json", action="store_true", help="diff: as JSON")
-    parser.add_argument("--root", metavar="DIR", help="a copied file tree instead of this machine")
-    parser.add_argument("--config.file", metavar="FILE", help="configuration")
-    parser.add_argument("--timeout", type=float, default=intake.DEFAULT_TIMEOUT, metavar="SECONDS", help="of the audit")
+    parser.add_argument("--root", type=path, metavar="DIR", help="a copied file tree instead of this machine")
+    parser.add_argument("--config.file", type=path, metavar="FILE", help="configuration")
+    parser.add_argument(
+        "--timeout", type=intake.seconds, default=intake.DEFAULT_TIMEOUT, metavar="SECONDS", help="of the audit"
+    )
 
 
 def run(args: Namespace) -> int:
@@ -59,10 +62,7 @@ def _path(args: Namespace) -> str:
 
     if args.file:
         return str(args.file)
-    try:
-        return config.baseline_path(config.load(getattr(args, "config.file"))) or DEFAULT_FILE
-    except config.ConfigError as error:
-        raise UserError(str(error)) from None
+    return config.baseline_path(config.load(getattr(args, "config.file"))) or DEFAULT_FILE
 
 
 def _save(args: Namespace) -> int:
@@ -107,7 +107,7 @@ def _accept(args: Namespace) -> int:
         raise UserError("why is it as designed? give --reason WHY")
     row = {"code": args.code, "subject": args.subject, "reason": args.reason, "by": args.by, "until": args.until}
     try:
-        entry = accepted({name: value for name, value in row.items() if value})
+        entry = accepted({name: value for name, value in row.items() if value is not None})
     except ValueError as error:
         raise UserError(f"baseline accept {error}") from None
     if entry.until and entry.until < time.strftime("%Y-%m-%d", time.gmtime()):

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from gpu_topo import __version__
 from gpu_topo.agent import intake
 from gpu_topo.agent.errors import say
+from gpu_topo.agent.options import path
 from gpu_topo.agent.output import write
 from gpu_topo.agent.scan import scan
 from gpu_topo.collectors import redact
@@ -24,7 +25,7 @@ examples:
 def arguments(parser: ArgumentParser) -> None:
     """What capture takes."""
     parser.add_argument("out", metavar="OUT", help="the capture to write; - for standard output")
-    parser.add_argument("--root", metavar="DIR", help="record a copied file tree instead of this machine")
+    parser.add_argument("--root", type=path, metavar="DIR", help="record a copied file tree instead of this machine")
     parser.add_argument("--keep-identity", action="store_true", help="keep serials, GUIDs, addresses and host names")
     parser.add_argument(
         "--timeout", type=intake.seconds, default=intake.DEFAULT_TIMEOUT, metavar="SECONDS", help="default 10"

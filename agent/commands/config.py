@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent import config
-from gpu_topo.agent.errors import UserError
 from gpu_topo.agent.output import write
 from gpu_topo.classifier import RULES
 
@@ -23,10 +22,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Check or show; a configuration that is wrong is one line for each problem, and status 3."""
-    try:
-        loaded = config.load(getattr(args, "config.file"), config.flags_of(args), [rule.code for rule in RULES])
-    except config.ConfigError as error:
-        raise UserError(str(error)) from None
+    loaded = config.load(getattr(args, "config.file"), config.flags_of(args), [rule.code for rule in RULES])
     if args.action == "show":
         write(config.show(loaded))
     else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpu_topo.agent import intake
 from gpu_topo.agent.commands.inspect import columns
+from gpu_topo.agent.options import path
 from gpu_topo.agent.output import write
 from gpu_topo.exporters import matrix
 
@@ -31,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
     intake.arguments(parser)
     parser.add_argument("--format", choices=("text", "json", "csv", "markdown"), default="text", help="default text")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
-    parser.add_argument("--output", metavar="FILE", help="write there instead of to standard output")
+    parser.add_argument("--output", type=path, metavar="FILE", help="write there instead of to standard output")
 
 
 def run(args: Namespace) -> int:

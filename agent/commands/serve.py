@@ -33,5 +33,5 @@ def run(args: Namespace) -> int:
     codes = [rule.code for rule in RULES]
     try:
         return serve(lambda: config.load(file, flags, codes))
-    except (config.ConfigError, ListenError, BaselineError) as error:
+    except (ListenError, BaselineError) as error:
         raise UserError(str(error)) from None

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent import intake
 from gpu_topo.agent.errors import UserError
+from gpu_topo.agent.options import path
 from gpu_topo.agent.output import own_descriptor, write
 from gpu_topo.agent.policy import policy_of
 
@@ -20,13 +21,24 @@ def arguments(parser: ArgumentParser) -> None:
     """What textfile takes."""
     intake.arguments(parser)
     add = parser.add_argument
-    add("--output", metavar="FILE", required=True, help="written whole or not at all; its name has to end in .prom")
+    add(
+        "--output",
+        type=path,
+        metavar="FILE",
+        required=True,
+        help="written whole or not at all; its name has to end in .prom",
+    )
     add("--only", action="append", metavar="CODE", help="judge by this rule only (may be repeated)")
     add("--skip", action="append", metavar="CODE", help="leave this rule out (may be repeated)")
-    add("--expect", metavar="gpus=8,nics=8", help="a finding where the machine has fewer")
+    add("--expect", action="append", metavar="gpus=8,nics=8", help="a finding where the machine has fewer")
     add("--metrics.nvlink-per-link", action="store_true", help="one series for each NVLink instead of sums")
-    add("--config.file", metavar="FILE", help="configuration (default /etc/gpu-topo/gpu-topo.toml, where it exists)")
-    add("--baseline", metavar="FILE", help="judge against this saved baseline too")
+    add(
+        "--config.file",
+        type=path,
+        metavar="FILE",
+        help="configuration (default /etc/gpu-topo/gpu-topo.toml, where it exists)",
+    )
+    add("--baseline", type=path, metavar="FILE", help="judge against this saved baseline too")
 
 
 def run(args: Namespace) -> int:

@@ -71,7 +71,8 @@ def nvlinks(
                     continue  # hwloc fills in what its own memory does
                 kind, remote = _other_end(matrix.objects[j], addresses[j], functions)
                 count = min(value // per_link, _MOST)
-                links.extend(NvLink(len(links) + n, ACTIVE, None, kind, remote) for n in range(count))
+                first = len(links)
+                links.extend(NvLink(first + n, ACTIVE, None, kind, remote) for n in range(count))
             found[address] = tuple(links)
     return found
 

@@ -16,7 +16,7 @@ from gpu_topo.collectors.readers import hwloc_links
 from gpu_topo.collectors.readers.reader import Reader, documents
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import FAILED, OK, Facts, SourceStatus
-from gpu_topo.model.gpu import AcceleratorLink, DriverGpu
+from gpu_topo.model.gpu import COUNTED, AcceleratorLink, DriverGpu
 from gpu_topo.model.host import BlockDevice, NetDevice, NumaNode, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NO_DATA, NOT_RECORDED, Reading, Unknown
@@ -323,7 +323,7 @@ def _links(root: Element, found: _Found) -> tuple[AcceleratorLink, ...]:
     for address, links in hwloc_links.nvlinks(root, found.owner, found.functions).items():
         gpu = found.gpus.get(address)
         if gpu is not None:
-            found.gpus[address] = gpu._replace(nvlinks=links)
+            found.gpus[address] = gpu._replace(nvlinks=links, nvlinks_are=COUNTED)
     return hwloc_links.xgmi(root, found.owner, found.by_name)
 
 

@@ -98,7 +98,18 @@ def blocks(lines: Sequence[str], begin: Begin) -> list[Block]:
             fields.setdefault(name.strip().lower(), value.strip()[:_TEXT_LIMIT])
         elif text and not is_field and not line[:1].isspace():
             device, fields = None, None
+    if found and fields is found[-1].fields:
+        _end(found)
     return found
+
+
+def _end(found: Sequence[Block]) -> None:
+    """The text is over, and it may have been cut off anywhere: where more follows the rate of other ports, 40 may be
+    the beginning of 400. A rate with its unit is whole."""
+    *others, last = ([*block.fields] for block in found)
+    ends_alike = all(names[-1:] == ["rate"] for names in others)
+    if last[-1:] == ["rate"] and not ends_alike and found[-1].fields["rate"].isdecimal():
+        del found[-1].fields["rate"]
 
 
 def facts(kind: str, where: str, ports: Iterable[Port]) -> list[Facts]:

@@ -40,6 +40,8 @@ def read(lines: Sequence[str], where: str) -> list[Facts]:
             broken = line if _open(line) else ""
         elif blocks:
             blocks[-1].take(line)
+    if blocks:
+        blocks[-1].end()
     return [_facts(run, where) for run in _runs(blocks)]
 
 
@@ -116,7 +118,7 @@ def _function(block: Block, space: ConfigSpace, drivers: bool) -> Function:
     head, fields = block.head, block.fields
     class_code = head.class_code if space.class_code is None else space.class_code
     driver: Reading[str] = fields.get("Kernel driver in use")
-    if driver is None and not drivers and "Kernel modules" not in fields:
+    if driver is None and (block.cut or not drivers) and "Kernel modules" not in fields:
         driver = Unknown(NOT_RECORDED, "lspci: Kernel driver in use")
     return Function(
         address=head.address,

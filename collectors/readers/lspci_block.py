@@ -22,6 +22,7 @@ _KEY = re.compile(r"([A-Za-z][\w ./-]{0,30}): ?(.*)")
 _CAPABILITY = re.compile(r"Capabilities: (?:\[[0-9a-f]+(?: v\d+)?\] )?(.*)")
 _FLAGS_NUMA = re.compile(r"NUMA node (-?\d+)")
 _FLAGS_IOMMU = re.compile(r"IOMMU group (\d+)")
+_OPEN_WIDTH = re.compile(r"\bWidth x\d+\Z")
 _MAX_CONFIG = 4096
 _MAX_LINE = 1000
 _MAX_PARTS = 32  # lines that one value may be spread over
@@ -40,6 +41,7 @@ class Block:
         self.fields: dict[str, str] = {}
         self.capabilities: list[tuple[str, dict[str, list[str]]]] = []
         self.denied = self.dead = self.detailed = False
+        self.cut = False  # the text ends within this device
         self._inside = False  # a capability has begun
         self._open: dict[str, list[str]] | None = None  # the fields of it, where it is one that matters
         self._key = ""
@@ -62,6 +64,15 @@ class Block:
         elif not self._ended and not self._indented and not self.config:
             self._text(text[:_MAX_LINE])
 
+    def end(self) -> None:
+        """The text is over. lspci prints a dump or a blank line after each device, and -vvv more below a link's width:
+        where they are missing, x1 may be the beginning of x16."""
+        self.cut = self.detailed and not self._ended and not self.config
+        if self.cut and self._open is not None and self._key in ("LnkCap", "LnkSta"):
+            parts = self._open.get(self._key, [])
+            if len(parts) == 1 and _OPEN_WIDTH.search(parts[0]):
+                del self._open[self._key]
+
     def _row(self, text: str) -> bool:
         """A row of a dump, taken if it comes right after what is there already."""
         offset, _, row = text.partition(":")
@@ -78,7 +89,8 @@ class Block:
             self._capability(text)
             return
         if text.startswith("!!! Unknown header type"):
-            self.dead = True
+            # All ones, less the bit of multifunction devices. Any other number was read from a device that answers.
+            self.dead |= text.endswith(" 7f")
             return
         found = _KEY.match(text)
         if not found:

@@ -18,6 +18,13 @@ _PROG_IF = re.compile(r" \(prog-if ([0-9a-f]{2})\b.*$")
 _REVISION = re.compile(r" \(rev ([0-9a-f]{2})\)$")
 _IDS = re.compile(r"\[?\b([0-9a-f]{4}):([0-9a-f]{4})\]?$")
 _UNNAMED = re.compile(r"(?:^|\s)(?:Unknown )?device ([0-9a-f]{4})$", re.IGNORECASE)
+# What names of companies end in: "Huawei Technologies Co., Ltd.", "Chengdu Haiguang IC Design Co., Ltd. [Hygon]".
+_COMPANY = re.compile(
+    r"(?:\b(?:inc|incorporated|corp|corporation|co|company|ltd|limited|llc|plc|gmbh|ag|ab|bv|sa|group|labs|laboratories"
+    r"|technology|technologies|electronics|semiconductor|systems|communications|networks|enterprise|subsidiaries)\b\.?"
+    r"|[\])])\Z"
+)
+_DIGIT = re.compile(r"\d")
 _VIRTUAL_FUNCTION = re.compile(r"\bVirtual Function\b|\bVF\b")
 
 # Names of vendors whose parts matter here, as editions of pci.ids spell them (the start of the name) -> id.
@@ -137,12 +144,26 @@ def identify(what: str) -> Identity:
     what = what.strip()
     if found := _IDS.search(what):
         name = what[: found.start()].strip()
-        named = name.lower() not in ("", "device")
-        return Identity(int(found[1], 16), int(found[2], 16), name if named else None)
+        return Identity(int(found[1], 16), int(found[2], 16), name if name and not _is_placeholder(name) else None)
     device = None
     if found := _UNNAMED.search(what):
         device = int(found[1], 16)
     return Identity(vendor_of(what), device, what or None)
+
+
+def _is_placeholder(name: str) -> bool:
+    """Whether this is what -nn prints in the place of a name: "Device", "Intel Corporation Device".
+
+    "XenSource, Inc. Xen Platform Device" is a name.
+    """
+    vendor, _, last = name.lower().rpartition(" ")
+    if last != "device":
+        return False
+    return (
+        len(vendor.split()) <= 2  # a name has the vendor before it, and more than one word
+        or vendor in _VENDORS
+        or (_COMPANY.search(vendor) is not None and not _DIGIT.search(vendor))
+    )
 
 
 def vendor_of(name: str) -> int | None:

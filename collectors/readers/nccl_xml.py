@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpu_topo.collectors.readers.reader import Reader, documents
 from gpu_topo.model.address import normalise, sort_key
 from gpu_topo.model.facts import FAILED, OK, PARTIAL, Facts, SourceStatus
-from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, DriverGpu, NvLink
+from gpu_topo.model.gpu import ACTIVE, COUNTED, AcceleratorLink, DriverGpu, NvLink
 from gpu_topo.model.host import NetDevice, Platform, Port
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NO_DATA, NOT_RECORDED, Reading, Unknown
@@ -152,7 +152,8 @@ def _read_gpu(gpus: Sequence[Element], address: str, found: _Found) -> None:
         kind = _remote_kind(_class(link.get("tclass")))
         # A target that is the GPU itself, or that is no address, stands for one that the machine hides.
         remote = None if target == address else target
-        links.extend(NvLink(len(links) + i, ACTIVE, None, kind, remote) for i in range(_count(link.get("count"))))
+        first = len(links)
+        links.extend(NvLink(first + i, ACTIVE, None, kind, remote) for i in range(_count(link.get("count"))))
     for gpu in gpus:
         for link in gpu.findall("xgmi"):
             _read_xgmi(link, address, found)
@@ -162,6 +163,7 @@ def _read_gpu(gpus: Sequence[Element], address: str, found: _Found) -> None:
         vendor_id=found.functions[address].vendor_id,
         device_id=found.functions[address].device_id,
         nvlinks=tuple(links),
+        nvlinks_are=COUNTED,
         c2c=True if gpus[0].find("c2c") is not None else None,
     )
     if count > 1:

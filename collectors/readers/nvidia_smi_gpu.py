@@ -119,6 +119,15 @@ class _Asker:
             return word == "enabled"
         return Unknown(MALFORMED, f"nvidia-smi: {names[0]}: {answer[:40]}")
 
+    def width(self, question: str, *names: str) -> Reading[int]:
+        """Lanes: "16x". A number without its x is cut off, and 1 may be the beginning of 16."""
+        answer = self.text(question, *names)
+        if isinstance(answer, str) and answer.isdecimal():
+            unknown = Unknown(MALFORMED, f"nvidia-smi: {names[0]}: {answer[:40]}")
+            self.unknowns[question] = unknown.where
+            return unknown
+        return self.number(question, 1, 32, *names)
+
     def below(self, *parents: str) -> dict[str, str]:
         """Every answer below one of these headings, by name."""
         prefixes = tuple(f"{parent}/" for parent in parents)
@@ -204,9 +213,9 @@ def build(address: str | None, ordinal: int | None, answers: Answers, partitions
         throttle=throttle,
         link=LinkEnd(
             speed_gts=ask.generation("link.speed", "pcie generation/current", "pcie gen/current link gen"),
-            width=ask.number("link.width", 1, 32, "link width/current", "link widths/current link width"),
+            width=ask.width("link.width", "link width/current", "link widths/current link width"),
             max_speed_gts=ask.generation("link.max_speed", "pcie generation/max", "pcie gen/max link gen"),
-            max_width=ask.number("link.max_width", 1, 32, "link width/max", "link widths/max link width"),
+            max_width=ask.width("link.max_width", "link width/max", "link widths/max link width"),
         ),
         gpu_max_speed_gts=ask.generation("gpu_max", "pcie generation/device max", "pcie gen/max device link gen"),
         host_max_speed_gts=ask.generation("host_max", "pcie generation/host max", "pcie gen/max host link gen"),

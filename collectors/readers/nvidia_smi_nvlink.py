@@ -14,8 +14,8 @@ from gpu_topo.collectors.readers.nvidia_smi_gpu import rejoin
 from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
-from gpu_topo.model.gpu import ACTIVE, INACTIVE, UNKNOWN_STATE, DriverGpu, DriverState, NvLink
-from gpu_topo.model.reading import FAILED, NO_DATA, Reading, Unknown
+from gpu_topo.model.gpu import ACTIVE, CUT_SHORT, INACTIVE, LISTED, UNKNOWN_STATE, DriverGpu, DriverState, NvLink
+from gpu_topo.model.reading import FAILED, NO_DATA, NOT_RECORDED, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
 
 KIND = "nvidia-smi nvlink"
@@ -42,10 +42,14 @@ def _begins(line: str) -> bool:
 
 
 class _Heading(NamedTuple):
-    """ "GPU 0: NVIDIA H200 (UUID: GPU-...)": without the UUID on older drivers; a message may stand behind it."""
+    """ "GPU 0: NVIDIA H200 (UUID: GPU-...)": without the UUID on older drivers; a message may stand behind it.
+
+    named: the name is whole, since the UUID begins behind it.
+    """
 
     ordinal: int
     model: str
+    named: bool
     uuid: str | None
     message: str
 
@@ -56,10 +60,10 @@ def _heading(line: str) -> _Heading | None:
         return None
     text = match.group(2).strip()
     model, mark, rest = text.partition("(UUID: ")
-    uuid, _, message = rest.partition(")")
+    uuid, closed, message = rest.partition(")")
     if not mark and text and not text.startswith(_BRANDS):
         return None  # prose: "GPU 0: fell off the bus"
-    return _Heading(int(match.group(1)), model.strip(), uuid or None, message.strip())
+    return _Heading(int(match.group(1)), model.strip(), bool(mark), (uuid or None) if closed else None, message.strip())
 
 
 def _question(text: str) -> str | None:
@@ -78,6 +82,7 @@ class _Gpu:
         self.ordinal = ordinal
         self.model = model
         self.uuid = uuid
+        self.named = False
         self.links: dict[int, NvLink] = {}
         self.partitions = 0
         self.mig = False
@@ -85,6 +90,7 @@ class _Gpu:
         self.asked: set[str] = set()
         self.none = False  # the driver says that there are no links, or that none is active
         self.cut = False  # whoever pasted this left links out
+        self.last = False  # the recording ends within or behind its links: more may have followed
         self.unknown: Unknown | None = None
         self.unknowns: dict[str, str] = {}
 
@@ -134,7 +140,10 @@ class _Gpu:
         return True
 
     def merge(self, later: _Gpu) -> None:
-        """Add what a later output of another question says of the same GPU."""
+        """Add what a later output of another question says of the same GPU. One whole list names all its links."""
+        whole = any(gpu.links and not gpu.cut and not gpu.last for gpu in (self, later))
+        self.cut = (self.cut or later.cut) and not whole
+        self.last = (self.last or later.last) and not whole
         for number, link in later.links.items():
             mine = self.links.get(number, NvLink(number))
             self.links[number] = NvLink(
@@ -150,7 +159,6 @@ class _Gpu:
         self.mig = self.mig or later.mig
         self.lost = self.lost or later.lost
         self.none = self.none or later.none
-        self.cut = self.cut or later.cut
         self.unknown = self.unknown or later.unknown
         self.unknowns.update(later.unknowns)
         self.asked |= later.asked
@@ -158,7 +166,7 @@ class _Gpu:
     def facts(self) -> DriverGpu:
         nvlinks: Reading[tuple[NvLink, ...]] = None
         if self.cut:
-            nvlinks = Unknown(NO_DATA, "nvidia-smi nvlink: the list of links is cut off")
+            nvlinks = Unknown(NOT_RECORDED, "nvidia-smi nvlink: the list of links is cut off")
         elif self.links:
             nvlinks = tuple(self.links[number] for number in sorted(self.links))
         elif self.none:
@@ -173,6 +181,7 @@ class _Gpu:
             mig=True if self.mig or self.partitions else None,
             partitions=self.partitions or None,
             nvlinks=nvlinks,
+            nvlinks_are=CUT_SHORT if self.last else LISTED,
             lost=self.lost,
             unknowns=self.unknowns,
         )
@@ -194,6 +203,7 @@ def _outputs(lines: Sequence[str]) -> list[list[_Gpu]]:
         link = _LINK.match(line) if "Link " in line else None
         if head:
             gpu = _Gpu(head.ordinal, head.model or None, head.uuid)
+            gpu.named = head.named
             key = (gpu.ordinal, gpu.uuid)
             if not outputs or key in seen:
                 outputs.append([])
@@ -216,21 +226,25 @@ def _outputs(lines: Sequence[str]) -> list[list[_Gpu]]:
             gpu.partitions += 1
         elif gpu.links and _ELLIPSIS.match(line):
             gpu.cut = True
-        elif line.strip() and not gpu.add_message(line.strip()) and not line.lstrip().startswith("Link "):
+        elif line.strip() and not gpu.add_message(line.strip()) and not _begins_a_link(line):
             gpu = None  # a prompt or another tool's output
-    found = [output for output in outputs if output]
-    if found:
-        _mark_cut(found[-1])
-    return found
+    if gpu is not None:
+        _mark_last(outputs[-1])
+    return [output for output in outputs if output]
 
 
-def _mark_cut(output: list[_Gpu]) -> None:
-    """A recording that ends within its last list: GPUs of one model have equally many links, and none is left out."""
+def _begins_a_link(line: str) -> bool:
+    """Whether a line is one of a link, or the beginning of one that was cut off."""
+    text = line.strip()
+    return text.startswith("Link ") or "Link".startswith(text)
+
+
+def _mark_last(output: list[_Gpu]) -> None:
+    """A recording may end anywhere: in the links of its last GPU, or in the line that names it."""
     last = output[-1]
-    others = [len(gpu.links) for gpu in output[:-1] if gpu.model == last.model]
-    first_ones = sorted(last.links) == list(range(len(last.links)))
-    if last.links and others and first_ones and len(last.links) < min(others):
-        last.cut = True
+    last.last = sorted(last.links) == list(range(len(last.links)))
+    if not last.asked and not last.named and any(gpu.named for gpu in output):
+        last.model = None  # what stands there may be the beginning of a name
 
 
 def _questions(output: list[_Gpu]) -> set[str]:

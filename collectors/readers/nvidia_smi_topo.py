@@ -81,12 +81,16 @@ class _Matrix:
         self.rows: dict[str, list[str]] = {}
         self.legend: dict[str, str] = {}
         self._row: list[str] | None = None
+        self._last = ""  # what the last line added to: the name of a row or of a NIC in the legend
 
     def add(self, line: str) -> None:
         """A row, the rest of a wrapped row or heading, a line of the legend, or nothing of interest."""
         text = line.strip(_PREFIX)
+        if text:
+            self._last = ""
         legend = _LEGEND.match(text)
         if legend:
+            self._last = legend.group(1)
             self.legend.setdefault(legend.group(1), legend.group(2))
             return
         tokens = _tokens(text)
@@ -94,6 +98,7 @@ class _Matrix:
             self._row = None
         elif len(tokens) > 1 and tokens[0] in self.names and _is_cell(tokens[1]):
             self._row = self.rows.setdefault(tokens[0], [])
+            self._last = tokens[0]
             if not self._row:
                 self._row.extend(tokens[1:])
         elif not self.rows and (rest := _rest_of_heading(text)):
@@ -113,6 +118,27 @@ class _Matrix:
         self.names.extend(names)
         self.columns = columns
         return True
+
+    def end(self) -> None:
+        """The text is over, and it may have been cut off anywhere. In its last line NV1 may be the beginning of NV18,
+        0-6 that of 0-63 and mlx5_1 that of mlx5_10: where more should follow, the last word does not count."""
+        row = self.rows.get(self._last)
+        if row and len(row) < len(self.names) + (len(self.columns) if _GPU.match(self._last) else 0):
+            row.pop()
+        name = self.legend.get(self._last)
+        doubtful = self._unnamed() or list(self.legend.values()).count(name or "") > 1
+        if name is not None and (doubtful or not _DEVICE.match(name)):
+            del self.legend[self._last]
+
+    def _unnamed(self) -> bool:
+        """Whether there are NICs that the legend does not name."""
+        return any(name.startswith("NIC") and name not in self.legend for name in self.names)
+
+    def rdma(self) -> tuple[str, ...]:
+        """The RDMA devices, all or none: by a legend that was cut off some NICs would be adapters and others not."""
+        if self._unnamed():
+            return ()
+        return tuple(self.name(name) for name in self.names if not _GPU.match(name))
 
     def _cells(self, name: str) -> list[str]:
         """The cells of a row, in the order of the heading; none where the X stands in a foreign column, or a word that
@@ -184,8 +210,7 @@ def _facts(matrix: _Matrix, where: str) -> Facts:
     peers, broken = matrix.peers()
     ordinals = {name: int(match.group(1)) for name in matrix.names if (match := _GPU.match(name))}
     gpus = tuple(matrix.gpu(name, ordinal) for name, ordinal in ordinals.items())
-    rdma = [matrix.name(name) for name in matrix.names if not _GPU.match(name)]
-    ports = tuple(Port(device, 1) for device in rdma if not device.startswith("NIC"))
+    ports = tuple(Port(device, 1) for device in matrix.rdma())
     p2p = any(peer.p2p for peer in peers)
     missing = [name for name in matrix.names if name not in matrix.rows]
     detail = "a row does not fit its heading" if broken else f"no row of {_listed(missing)}" if missing else ""
@@ -213,6 +238,8 @@ def read(lines: Sequence[str], where: str) -> list[Facts]:
             capabilities = "r"
         elif samples:
             samples[-1].add(line)
+    if samples:
+        samples[-1].end()
     return [_facts(matrix, where) for matrix in samples if matrix.rows]
 
 

@@ -13,6 +13,7 @@ from gpu_topo.assemble.gpus import DriverViews, by_address, order, renamed
 from gpu_topo.assemble.identify import Identity, alike, hypervisor_of_functions, identify, identify_all
 from gpu_topo.assemble.links import bottleneck, from_driver, join
 from gpu_topo.assemble.merge import merge_functions, merge_platform, merge_ports
+from gpu_topo.assemble.nvlinks import completed, most_listed, whole
 from gpu_topo.catalogue import gpu_part_by_name, is_virtual_function
 from gpu_topo.model.address import in_order, sort_key
 from gpu_topo.model.facts import OK, Facts, SourceStatus
@@ -240,6 +241,7 @@ def _gpus(
     """GPUs and accelerators with what their driver says, by the driver's index."""
     listed = _listed(facts)
     earlier = _link_samples(facts)
+    most = most_listed(found.view for found in views.values())
     gpus = []
     for address, device in devices.items():
         if device.kind not in (GPU, ACCELERATOR) or device.function.physical_function:
@@ -258,11 +260,11 @@ def _gpus(
                 )
             )
             continue
-        gpus.append(_gpu(address, device.part, device.function.vendor_id, found, rename, samples))
+        gpus.append(_gpu(address, device.part, device.function.vendor_id, found, rename, samples, most))
     for name, found in views.items():
         if name not in devices:  # its driver cannot say which device it is
             model = known(found.view.model)
-            gpus.append(_gpu(name, gpu_part_by_name(model) if model else None, NVIDIA, found, rename, ()))
+            gpus.append(_gpu(name, gpu_part_by_name(model) if model else None, NVIDIA, found, rename, (), most))
     return tuple(sorted(gpus, key=lambda gpu: order(gpu.ordinal, gpu.address)))
 
 
@@ -273,9 +275,11 @@ def _gpu(
     found: DriverViews,
     rename: Mapping[str, str],
     samples: tuple[LinkSample, ...],
+    most: dict[str, int],
 ) -> Gpu:
+    """One GPU. most: the number of NVLinks of each model, where a whole list of them tells."""
     view = found.view
-    links = view.nvlinks
+    links = completed(whole(view, part, most), found.counted)
     return Gpu(
         address=address,
         ordinal=view.ordinal,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from gpu_topo.assemble.merge import merge_gpu
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.facts import Facts
-from gpu_topo.model.gpu import DriverGpu, NvLink
+from gpu_topo.model.gpu import COUNTED, LISTED, DriverGpu, NvLink
 from gpu_topo.model.node import LinkSample
-from gpu_topo.model.reading import known
+from gpu_topo.model.reading import Reading, known
 from gpu_topo.model.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 class DriverViews(NamedTuple):
-    """All that drivers said of one GPU: the merged view and one sample for each look, oldest first."""
+    """All that drivers said of one GPU: the merged view and one sample for each look, oldest first.
+
+    counted: NVLinks of a source that only counts them, apart from those that the view has link by link.
+    """
 
     view: DriverGpu
     samples: tuple[LinkSample, ...]
+    counted: Reading[tuple[NvLink, ...]] = None
 
 
 def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str, DriverViews], dict[str, str]]:
@@ -36,19 +40,26 @@ def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str,
         for gpu in fact.gpus:
             address = gpu.address or _match(gpu, nameless, index, uuids, nvidia)
             before = views.get(address)
-            merged = gpu if before is None else merge_gpu(before.view, gpu)
+            counted = before.counted if before else None
+            if gpu.nvlinks_are == COUNTED:
+                counted, gpu = gpu.nvlinks, gpu._replace(nvlinks=None, nvlinks_are=LISTED)
+            if before is None:
+                merged = gpu
+            else:  # what only knows the structure completes, it never overrules
+                merged = merge_gpu(gpu, before.view) if fact.structure_only else merge_gpu(before.view, gpu)
             sample = _sample(gpu)
             samples = (before.samples if before else ()) + ((sample,) if sample else ())
-            views[address] = DriverViews(merged, samples)
+            views[address] = DriverViews(merged, samples, counted)
     names = {f"GPU{v.view.ordinal}": address for address, v in views.items() if v.view.ordinal is not None}
     return views, names
 
 
 def _keys(facts: Sequence[Facts]) -> tuple[dict[int, str], dict[str, str]]:
-    """Address by index and by UUID, from the tools that give both. A UUID that two GPUs carry was masked."""
+    """Address by index and by UUID, from the tools that give both, the driver's before those of a job (NCCL's). A UUID
+    that two GPUs carry was masked."""
     index: dict[int, str] = {}
     uuids: dict[str, set[str]] = {}
-    for fact in facts:
+    for fact in sorted(facts, key=lambda fact: fact.structure_only):
         for gpu in fact.gpus:
             if gpu.address is None:
                 continue

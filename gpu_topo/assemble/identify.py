@@ -231,7 +231,7 @@ def _is_bridge(sub: int, bridge: bool, forwards: bool) -> bool:
 
 
 _SWITCH_WORDS = ("switch", "pex 8", "pex8", "pex9", "switchtec")
-_NO_SWITCH = ("chipset", "matisse", "zeppelin", "starship", "thunderbolt")
+_NO_SWITCH = ("chipset", "matisse", "zeppelin", "starship")
 
 
 def _by_name(
@@ -283,6 +283,8 @@ def _bridge_by_name(vendor: int | None, name: str, low: str) -> Part | None:
         return Part(name, internal_bridge=True)  # AMD's cards
     if vendor == MELLANOX and "bridge" in low:
         return Part(name, internal_bridge=True)
+    if "thunderbolt" in low:
+        return Part(name)  # a tunnel's link is no real one: neither a switch nor part of a card
     if any(word in low for word in _SWITCH_WORDS) and not any(word in low for word in _NO_SWITCH):
         return Part(name, switch_chip=vendor not in (None, AMD_CPU, INTEL))
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_topo.model.facts import Facts
-from gpu_topo.model.gpu import UNKNOWN_STATE, DriverGpu, NvLink
+from gpu_topo.model.gpu import CUT_SHORT, LISTED, UNKNOWN_STATE, DriverGpu, NvLink
 from gpu_topo.model.host import BARE_METAL, UNKNOWN_PLATFORM, VIRTUAL_MACHINE, Platform, Port
 from gpu_topo.model.pci import Function, LinkEnd
 from gpu_topo.model.reading import Unknown, known
@@ -44,7 +44,12 @@ def merge_gpu(old: DriverGpu, new: DriverGpu) -> DriverGpu:
     links = merged.nvlinks
     if before is not None and after is not None and not isinstance(before, Unknown) and not isinstance(after, Unknown):
         links = _merge_links(before, after)
-    return merged._replace(nvlinks=links, lost=old.lost or new.lost, unknowns={**old.unknowns, **new.unknowns})
+    # One list of which nothing is missing names all links.
+    ends_early = [gpu.nvlinks_are == CUT_SHORT for gpu in (old, new) if known(gpu.nvlinks)]
+    are = CUT_SHORT if ends_early and all(ends_early) else LISTED
+    return merged._replace(
+        nvlinks=links, nvlinks_are=are, lost=old.lost or new.lost, unknowns={**old.unknowns, **new.unknowns}
+    )
 
 
 def _merge_links(before: tuple[NvLink, ...], after: tuple[NvLink, ...]) -> tuple[NvLink, ...]:

@@ -14,6 +14,11 @@ ACTIVE = "active"
 INACTIVE = "inactive"
 UNKNOWN_STATE = "unknown"
 
+# How a source knows the NVLinks of a GPU.
+LISTED = "listed"  # each by its own number, those that are down too
+COUNTED = "counted"  # so many are up, and where they lead: which is which is not told, and the numbers are made up
+CUT_SHORT = "cut-short"  # as listed, but the recording ends here, and more may have followed
+
 
 class NvLink(NamedTuple):
     """One NVLink of a GPU. gbs is per direction, as reported (NVML prints line rates)."""
@@ -71,6 +76,7 @@ class DriverGpu(NamedTuple):
     partitions: Reading[int] = None  # MIG devices or compute partitions
     virtualization: Reading[str] = None  # "None", "Pass-Through", "Host VGPU", ...
     nvlinks: Reading[tuple[NvLink, ...]] = None
+    nvlinks_are: str = LISTED  # LISTED | COUNTED | CUT_SHORT
     fabric: Reading[Fabric] = None
     lost: bool = False  # the driver says that the GPU is lost
     bar1_bytes: Reading[int] = None
