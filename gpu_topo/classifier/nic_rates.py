@@ -42,9 +42,8 @@ def function_rate(node: Node, device: Device) -> Rate | None:
 def card_rate(node: Node, device: Device) -> Rate | None:
     """All functions of a NIC together, since they share its link; None where one says nothing."""
     slot = slot_of(device.address)
-    functions = [d for d in lookup(node).of(NIC) if slot_of(d.address) == slot and not d.function.virtual_function] or [
-        device
-    ]
+    beside = [node.devices.get(f"{slot}.{number}") for number in range(8)]
+    functions = [d for d in beside if d is not None and d.kind == NIC and not d.function.virtual_function] or [device]
     rates = [rate for d in functions if (rate := function_rate(node, d)) is not None]
     if len(rates) < len(functions):
         return None
