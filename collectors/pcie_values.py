@@ -26,7 +26,7 @@ ASLEEP_LINK = LinkEnd(ASLEEP_READING, ASLEEP_READING, ASLEEP_READING, ASLEEP_REA
 _lost = Unknown(LOST, "config")
 LOST_LINK = LinkEnd(_lost, _lost, _lost, _lost)
 
-_AER_FILES = ("aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal")
+_COR, _NONFATAL, _FATAL = "aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal"
 _NO_COUNTS: Mapping[str, int] = {}
 _NONE_COUNTED = (_NO_COUNTS, _NO_COUNTS, _NO_COUNTS)
 _NO_ERRORS = Aer(*_NONE_COUNTED, sticky=False)
@@ -133,11 +133,10 @@ class Values:
 
     def aer(self, folder: Dir) -> Aer | None:
         """The counters of Advanced Error Reporting, None where the kernel keeps none."""
-        answers = [folder.read(name) for name in _AER_FILES]
-        if absent(answers[0]) and all(map(absent, answers)):
+        answers = folder.read(_COR), folder.read(_NONFATAL), folder.read(_FATAL)
+        if absent(answers[0]) and absent(answers[1]) and absent(answers[2]):
             return None
-        correctable, nonfatal, fatal = map(self.errors, answers, _AER_FILES)
-        counts = correctable, nonfatal, fatal
+        counts = self.errors(answers[0], _COR), self.errors(answers[1], _NONFATAL), self.errors(answers[2], _FATAL)
         return _NO_ERRORS if counts == _NONE_COUNTED else Aer(*counts, sticky=False)
 
     def errors(self, data: Answer, name: str) -> Reading[Mapping[str, int]]:
