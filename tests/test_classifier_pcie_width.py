@@ -480,6 +480,7 @@ def test_two_functions_share_the_slot_of_their_card() -> None:
     (found,) = findings(machine.node(), SLOT)
     assert (found.subject, found.severity) == (first, "warning")
     assert "25.0 GB/s does not fit" in found.summary
+    assert found.lost_gbs == pytest.approx(25.0 - 15.754, abs=0.01)
 
 
 def test_a_line_rate_that_is_not_known_is_no_alarm() -> None:
@@ -487,9 +488,9 @@ def test_a_line_rate_that_is_not_known_is_no_alarm() -> None:
     machine, port = below_root((GEN5, 8))
     machine.nic(port, CONNECTX7, (GEN5, 8), gbps=None)
     (found,) = findings(machine.node(), SLOT)
-    assert (found.severity, "not known" in found.impact) == ("info", True)
+    assert (found.severity, "not known" in found.impact, found.lost_gbs) == ("info", True, None)
     machine, port = below_root((GEN5, 8))
     machine.nic(port, CONNECTX7, (GEN5, 8), gbps=200.0)
     machine.ports[0] = machine.ports[0]._replace(state="DOWN", board_id="MT_0000000844")  # 200 Gb/s
     (found,) = findings(machine.node(), SLOT)
-    assert (found.severity, found.impact) == ("info", "none: its ports do 25.0 GB/s at most")
+    assert (found.severity, found.impact, found.lost_gbs) == ("info", "none: its ports do 25.0 GB/s at most", None)

@@ -284,7 +284,8 @@ def _limited(node: Node, device: Device, card: Link, own: float | None, fewer: b
             "gbs": link.expected_gbs,
         },
         expected={"max_speed_gts": known(card.max_speed_gts), "max_width": known(card.max_width), "gbs": own},
-        lost_gbs=lost(link.expected_gbs, own),
+        # What a NIC loses is line rate, as far as that is known, and not what its card could do besides.
+        lost_gbs=lost(link.expected_gbs, own if rate is None else rate.gbs if unfit else None),
     )
 
 
