@@ -108,8 +108,9 @@ def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list
     """The facts of every recording that is understood; the others are named on standard error, one line each."""
     from gpu_topo.agent.one_machine import Told, contradiction
     from gpu_topo.collectors import nvml
+    from gpu_topo.collectors.outputs import SeveralMachines
     from gpu_topo.collectors.plain_text import clean
-    from gpu_topo.collectors.recording import SeveralMachines, read_inputs, too_late
+    from gpu_topo.collectors.recording import read_inputs, too_late
 
     ends = time.monotonic() + timeout
     try:

@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import time
 
+from gpu_topo.agent.options import path
 from gpu_topo.classifier import RULES
 from gpu_topo.model.history import Past, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import Namespace
+    from argparse import ArgumentParser, Namespace
 
 DEFAULT_FILE = "/etc/gpu-topo/gpu-topo.toml"
+
+
+def arguments(parser: ArgumentParser, expect: str) -> None:
+    """The flags that policy_of reads. expect: what a machine with fewer parts than expected gives."""
+    add = parser.add_argument
+    add("--only", action="append", metavar="CODE", help="judge by this rule only (may be repeated)")
+    add("--skip", action="append", metavar="CODE", help="leave this rule out (may be repeated)")
+    add("--expect", action="append", metavar="gpus=8,nics=8", help=expect)
+    add("--config.file", type=path, metavar="FILE", help=f"configuration (default {DEFAULT_FILE}, where it exists)")
+    add("--baseline", type=path, metavar="FILE", help="judge against this saved baseline too")
 
 
 def policy_of(args: Namespace) -> tuple[Policy, Past]:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from gpu_topo.collectors.outputs import MAX_LINE
 from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.reader import Reader
-from gpu_topo.collectors.recording import _MAX_LINE, READERS, readers
+from gpu_topo.collectors.recording import READERS, readers
 from gpu_topo.model.facts import Facts
 from tests.conftest import SHARED
 
@@ -267,7 +268,7 @@ def check(found: list[Facts], limit: int) -> None:
 
 
 def lines_of(text: str) -> list[str]:
-    return [clean(line)[:_MAX_LINE] for line in text.split("\n")]
+    return [clean(line)[:MAX_LINE] for line in text.split("\n")]
 
 
 @pytest.fixture(params=READERS)
@@ -351,11 +352,11 @@ def test_time_and_memory_grow_with_the_input(named: tuple[str, Reader]) -> None:
 def test_endless_lines(named: tuple[str, Reader], filler: str) -> None:
     """No pattern loses its way in a line of thousands of equal characters."""
     name, reader = named
-    tail = (filler * _MAX_LINE)[:_MAX_LINE]
+    tail = (filler * MAX_LINE)[:MAX_LINE]
     started = time.process_time()
     for line in lines_of(SAMPLES[name]):
         for at in {0, len(line) // 2, len(line)}:
-            long = (line[:at] + tail)[:_MAX_LINE] + "!"
+            long = (line[:at] + tail)[:MAX_LINE] + "!"
             reader.begins(long)
     first = lines_of(SAMPLES[name])
     check(reader.read([*first[:2], *(line + tail for line in first[2:8])], "t"), 1000)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpu_topo.collectors import recording
+from gpu_topo.collectors import outputs, recording
 from gpu_topo.collectors.recording import READERS, Input, read_inputs, readers
 from gpu_topo.model.facts import Facts
 from gpu_topo.source import Replay, Tree
@@ -322,7 +322,7 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_more_output_than_any_machine_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that are kept for a reader are bounded in number."""
-    monkeypatch.setattr(recording, "_MAX_KEPT_LINES", 1000)
+    monkeypatch.setattr(outputs, "_MAX_KEPT_LINES", 1000)
     found = one(write(tmp_path, LSPCI + "\tx\n" * 2000))
     assert found.problem is not None
     assert "more output" in found.problem

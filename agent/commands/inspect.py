@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from gpu_topo.agent import intake
+from gpu_topo.agent import intake, policy
 from gpu_topo.agent.errors import CRITICAL, OK, UNUSABLE, WARNING
 from gpu_topo.agent.inspect import names
 from gpu_topo.agent.options import path
 from gpu_topo.agent.output import write
-from gpu_topo.agent.policy import policy_of
 from gpu_topo.assemble import named
 from gpu_topo.model.finding import Report
 
@@ -42,26 +41,17 @@ def arguments(parser: ArgumentParser) -> None:
     add("--json", action="store_const", const="json", dest="format", help="short for --format json")
     add("--output", type=path, metavar="FILE", help="write the report there instead of to standard output")
     add("--fail-on", choices=("warning", "critical", "never"), default="warning", help="default warning")
-    add("--only", action="append", metavar="CODE", help="judge by this rule only (may be repeated)")
-    add("--skip", action="append", metavar="CODE", help="leave this rule out (may be repeated)")
-    add("--expect", action="append", metavar="gpus=8,nics=8", help="fail where the machine has fewer")
     add("--all", action="store_true", help="every PCI function in JSON; in text, all that was not judged and why")
     add("--paths", choices=("near", "all"), default="near", help="all: every pair, however many endpoints")
     add("--color", choices=("auto", "always", "never"), default="auto", help="default auto; NO_COLOR is honoured")
     add("--require-assessed", action="store_true", help="exit 3 where no rule could judge an accelerator")
-    add(
-        "--config.file",
-        type=path,
-        metavar="FILE",
-        help="configuration (default /etc/gpu-topo/gpu-topo.toml, where it exists)",
-    )
-    add("--baseline", type=path, metavar="FILE", help="judge against this saved baseline too")
+    policy.arguments(parser, expect="fail where the machine has fewer")
 
 
 def run(args: Namespace) -> int:
     """Audit, write the report, and say with the exit status how it is."""
-    policy, past = policy_of(args)
-    report = intake.report_of(args, policy, past, counters=args.format == "prometheus")
+    decided, past = policy.policy_of(args)
+    report = intake.report_of(args, decided, past, counters=args.format == "prometheus")
     report = report._replace(all_functions=args.all, all_paths=args.paths == "all")
     if args.all:
         report = report._replace(node=named(report.node, names))

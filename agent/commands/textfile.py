@@ -6,11 +6,10 @@ import os
 import time
 from argparse import ArgumentParser, Namespace
 
-from gpu_topo.agent import intake
+from gpu_topo.agent import intake, policy
 from gpu_topo.agent.errors import UserError
 from gpu_topo.agent.options import path
 from gpu_topo.agent.output import own_descriptor, write
-from gpu_topo.agent.policy import policy_of
 
 EPILOG = """examples:
   gpu-topo textfile --output /var/lib/node_exporter/textfile/gpu-topo.prom     from cron or a timer
@@ -28,17 +27,8 @@ def arguments(parser: ArgumentParser) -> None:
         required=True,
         help="written whole or not at all; its name has to end in .prom",
     )
-    add("--only", action="append", metavar="CODE", help="judge by this rule only (may be repeated)")
-    add("--skip", action="append", metavar="CODE", help="leave this rule out (may be repeated)")
-    add("--expect", action="append", metavar="gpus=8,nics=8", help="a finding where the machine has fewer")
     add("--metrics.nvlink-per-link", action="store_true", help="one series for each NVLink instead of sums")
-    add(
-        "--config.file",
-        type=path,
-        metavar="FILE",
-        help="configuration (default /etc/gpu-topo/gpu-topo.toml, where it exists)",
-    )
-    add("--baseline", type=path, metavar="FILE", help="judge against this saved baseline too")
+    policy.arguments(parser, expect="a finding where the machine has fewer")
 
 
 def run(args: Namespace) -> int:
@@ -46,9 +36,9 @@ def run(args: Namespace) -> int:
     from gpu_topo.exporters import prometheus
 
     _refuse_unread_name(args.output)
-    policy, past = policy_of(args)
+    decided, past = policy.policy_of(args)
     begun = time.monotonic()
-    report = intake.report_of(args, policy, past)
+    report = intake.report_of(args, decided, past)
     runtime = prometheus.Runtime(last_scan=time.time(), scan_seconds=time.monotonic() - begun)
     write(prometheus.render(report, False, runtime, getattr(args, "metrics.nvlink_per_link")), args.output)
     return 0
