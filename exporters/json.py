@@ -10,7 +10,7 @@ from gpu_topo.model.cached import Answers
 from gpu_topo.model.node import Link
 from gpu_topo.model.reading import EMPTY, Unknown, known
 from gpu_topo.topology.interconnect import interconnect
-from gpu_topo.topology.paths import all_paths
+from gpu_topo.topology.paths import all_paths, pair_key
 from gpu_topo.topology.placement import placement
 from gpu_topo.topology.roles import role
 
@@ -269,8 +269,13 @@ class _Rows:
         text = self._text
         return (
             f'{{"a": {text[path.a]}, "b": {text[path.b]}, "kind": {text[path.kind]}, '
-            f'"gbs": {self._figure[path.gbs]}, "via": {self._texts(path.via)}}}'
+            f'"gbs": {self._figure[path.gbs]}, "via": {self._texts(path.via)}, "p2p": {self._p2p(path)}}}'
         )
+
+    def _p2p(self, path: Path) -> str:
+        """What the driver says of peer-to-peer between two GPUs: {"read": "OK", "nvlink": "NS"}."""
+        statuses = self._node.p2p and self._node.p2p.get(pair_key(path.a, path.b))
+        return encode(dict(statuses)) if statuses else "null"
 
     def placement(self, row: GpuPlacement, ratio: float | None, scale_out: float | None) -> str:
         """One GPU's row. The two figures of the node stand in each row, so that a row can be used alone."""

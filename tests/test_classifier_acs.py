@@ -81,6 +81,25 @@ def test_geforce(ids: trees.Ids) -> None:
     assert findings(machine.node(), ACS) == []
 
 
+@pytest.mark.parametrize(
+    ("ids", "status", "fires"),
+    [
+        (trees.RTX_4090, "OK", True),
+        (trees.RTX_4090, "CNS", False),
+        (trees.H100, "GNS", False),
+        (trees.H100, "TNS", True),
+        (trees.H100, "U", True),
+    ],
+)
+def test_what_the_driver_says(ids: trees.Ids, status: str, fires: bool) -> None:
+    """Drivers that are made to do peer-to-peer do it with GeForce cards too, and some GPUs do none; what a driver says
+    of the chipset tells nothing of the GPU."""
+    machine, _, _ = two_below_switch(REDIRECTS, ids=ids)
+    node = machine.node()
+    a, b = (gpu.address for gpu in node.gpus)
+    assert bool(findings(node._replace(p2p={(a, b): {"read": status}}), ACS)) == fires
+
+
 def test_amd_gpus() -> None:
     """AMD's accelerators do peer-to-peer."""
     machine, _, _ = two_below_switch(REDIRECTS, ids=trees.MI300X)

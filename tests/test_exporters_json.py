@@ -51,6 +51,16 @@ def test_a_nearest_adapter_that_is_not_known_is_null() -> None:
     assert all(parsed(build.report(build.eight_gpus()))["placement"][0][what] for what in ("nics", "storage"))
 
 
+def test_peer_to_peer_of_a_pair() -> None:
+    """A path tells what the driver says of peer-to-peer, whichever GPU comes first, and null where it says nothing."""
+    node = build.eight_gpus()
+    a, b = node.gpus[0].address, node.gpus[1].address
+    rows = parsed(build.report(node._replace(p2p={(a, b): {"read": "OK", "nvlink": "NS"}})))["paths"]
+    assert {frozenset((row["a"], row["b"])) for row in rows if row["p2p"]} == {frozenset((a, b))}
+    assert [row["p2p"] for row in rows if row["p2p"]] == [{"read": "OK", "nvlink": "NS"}]
+    assert all(row["p2p"] is None for row in parsed(build.report(node))["paths"])
+
+
 def test_nameless_device_fits_the_schema() -> None:
     """What a recording does not name, and no list does, has null for a name."""
     device = build.device("0000:01:00.0", GPU)._replace(name="")

@@ -22,6 +22,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Node
 from gpu_topo.model.pci import ACS_REDIRECTS
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, Unknown, known
+from gpu_topo.topology.bonds import bonds
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.tree import common_steps, root_bus
 
@@ -92,17 +93,31 @@ def _computes(device: Device) -> bool:
 
 def _peers(node: Node) -> list[Device]:
     """GPUs and accelerators that can do peer-to-peer, and NICs with RDMA; not what is passed to a guest."""
+    able = _as_driver_says(node)
     found = []
     for device in lookup(node).of(GPU, ACCELERATOR, NIC):
         if device.function.physical_function or device.integrated or not device.path:
             continue
-        if _can_p2p(device) if _computes(device) else _does_rdma(node, device):
+        if able.get(device.address, _is_made_for_p2p(device)) if _computes(device) else _does_rdma(node, device):
             found.append(device)
     return found
 
 
-def _can_p2p(device: Device) -> bool:
-    """GeForce cards have no peer-to-peer over PCIe, whatever the bridges allow."""
+def _as_driver_says(node: Node) -> dict[str, bool]:
+    """Whether GPUs do peer-to-peer over PCIe, where the driver said so of a pair: it works ("OK"), or not with this GPU
+    ("GNS"). What it says of a pair that NVLink joins, or of a chipset or topology ("CNS", "TNS"), tells nothing."""
+    able: dict[str, bool] = {}
+    bonded = bonds(node) if node.p2p else {}
+    for pair, statuses in node.p2p.items():
+        status = statuses.get("read")
+        if pair not in bonded and status in ("OK", "GNS"):
+            for address in pair:
+                able[address] = able.get(address, False) or status == "OK"
+    return able
+
+
+def _is_made_for_p2p(device: Device) -> bool:
+    """GeForce cards have no peer-to-peer over PCIe with NVIDIA's own driver."""
     if device.part is not None and device.part.market:
         return "consumer" not in device.part.market.lower() and "consumer" not in device.part.form_factor.lower()
     return "geforce" not in device.name.lower()
@@ -192,8 +207,8 @@ RULES = (
         "access control redirects peer-to-peer traffic to the processor",
         "the redirect bits (ReqRedir, CmpltRedir) of every bridge between two GPUs, or a GPU and an RDMA NIC, under "
         "one host bridge",
-        "source validation or upstream forwarding alone; GeForce cards, which have no peer-to-peer; virtual machines, "
-        "other processors than x86, devices bound to vfio-pci (unassessed)",
+        "source validation or upstream forwarding alone; GPUs without peer-to-peer, as the driver says (topo -p2p) or "
+        "as all GeForce cards are; virtual machines, other processors than x86, devices bound to vfio-pci (unassessed)",
         _REMEDY,
         (
             "NVIDIA/nccl#2079 (redirect on root ports hung NCCL), #606 (source validation alone is harmless)",
