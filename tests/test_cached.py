@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_topo.model import cached as module
-from gpu_topo.model.cached import Answers, cached
+from gpu_topo.model.cached import Answers, cached, of_last
 
 
 def test_asked_once() -> None:
@@ -35,3 +35,25 @@ def test_memory_has_an_end() -> None:
     answers = Answers(str)
     assert all(answers[number] == str(number) for number in range(2 * module.LIMIT + 1))
     assert len(answers) <= module.LIMIT
+
+
+def test_of_the_last_object() -> None:
+    """The same objects are asked about once, equal ones again; what is given beside counts, its default too."""
+    asked: list[tuple[object, ...]] = []
+
+    @of_last
+    def one(node: list[int]) -> int:
+        asked.append((node,))
+        return len(node)
+
+    @of_last
+    def two(node: list[int], beside: tuple[()] = ()) -> int:
+        asked.append((node, beside))
+        return len(node)
+
+    first, equal = [1], [1]
+    given: tuple[int, ...] = tuple(first)
+    assert [one(first), one(first), one(equal), one(equal)] == [1, 1, 1, 1]
+    assert len(asked) == 2
+    assert [two(first), two(first, ()), two(first, given), two(first, given), two(equal, given)] == [1] * 5  # type: ignore[arg-type]
+    assert asked[2:] == [(first, ()), (first, given), (equal, given)]

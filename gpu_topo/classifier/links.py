@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpu_topo.classifier.nic_rates import is_fast_nic
 from gpu_topo.model.address import slot_of
+from gpu_topo.model.cached import of_last
 from gpu_topo.model.finding import (
     CAUSE_ASLEEP,
     CAUSE_BY_DESIGN,
@@ -57,19 +58,14 @@ class Owner(NamedTuple):
     not_judged: tuple[str, str] | None  # reason, cause
 
 
+@of_last
 def owners(node: Node) -> Sequence[Owner]:
     """The lower end of every PCIe link: endpoints and upstream ports, each link once.
 
     The functions of one device share one link: its lowest function stands for them. Virtual functions beside their
-    physical function have none. The last answer is kept, because four rules ask for the same Node.
+    physical function have none.
     """
-    global _last
-    if _last is None or _last[0] is not node:
-        _last = (node, [Owner(d, served(node, d), not_judged(node, d)) for d in _lower_ends(node)])
-    return _last[1]
-
-
-_last: tuple[Node, Sequence[Owner]] | None = None
+    return [Owner(d, served(node, d), not_judged(node, d)) for d in _lower_ends(node)]
 
 
 def _lower_ends(node: Node) -> Iterator[Device]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpu_topo.classifier.links import why_unknown
 from gpu_topo.model.address import slot_of
+from gpu_topo.model.cached import of_last
 from gpu_topo.model.finding import CAUSE_UNREADABLE
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import Port
@@ -46,20 +47,12 @@ class Judged(NamedTuple):
         return slot_of(address) if address else self.port.card or self.port.device
 
 
+@of_last
 def judged(node: Node, policy: Policy) -> Sequence[Judged]:
-    """Every port but software devices, virtual functions beside their own, and NVSwitch management functions.
-
-    The last answer is kept, as that of `roles` is.
-    """
-    global _last
+    """Every port but software devices, virtual functions beside their own, and NVSwitch management functions."""
     told = roles(node, policy.roles)
-    if _last is None or _last[0] is not node or _last[1] is not told:
-        found = [Judged(port, port_name(port), told.get(port_name(port), "")) for port in node.ports]
-        _last = (node, told, [j for j in found if j.role != NVSWITCH and not serves_no_one(node, j.port)])
-    return _last[2]
-
-
-_last: tuple[Node, Mapping[str, str], Sequence[Judged]] | None = None
+    found = [Judged(port, port_name(port), told.get(port_name(port), "")) for port in node.ports]
+    return [j for j in found if j.role != NVSWITCH and not serves_no_one(node, j.port)]
 
 
 def show(judged: Judged) -> str:

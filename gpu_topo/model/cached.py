@@ -1,4 +1,5 @@
-"""functools.cache for modules that an audit loads: functools takes as long to load as thirty PCI functions to read."""
+"""functools.cache and its like for modules that an audit loads: functools takes as long to load as thirty PCI functions
+to read."""
 
 from __future__ import annotations
 
@@ -35,4 +36,25 @@ def cached(function: F) -> F:
     def ask(*arguments: object) -> object:
         return answers[arguments]
 
+    return ask  # type: ignore[return-value]
+
+
+def of_last(function: F) -> F:
+    """Remember what a function said of the object (a Node) that it was last asked about, and of what was given beside
+    it: rules and reports ask about one and the same again and again.
+
+    Objects are told apart by identity. The question and its answer are kept in one tuple, so that a thread never gets
+    the answer to another's question.
+    """
+    last: tuple[object, object, Any] = (None, None, None)
+
+    def ask(node: object, beside: object = (function.__defaults__ or (None,))[0]) -> Any:
+        nonlocal last
+        about, with_, answer = last
+        if about is not node or with_ is not beside:
+            answer = function(node) if alone else function(node, beside)
+            last = node, beside, answer
+        return answer
+
+    alone = function.__code__.co_argcount == 1
     return ask  # type: ignore[return-value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_topo.model.cached import of_last
 from gpu_topo.model.facts import OK, PARTIAL
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import NIC, Device, Node
@@ -36,21 +37,9 @@ class Nic(NamedTuple):
     rate_gbps: float | None = None
 
 
+@of_last
 def nics(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
-    """Every network adapter with its role. A virtual function counts only where its physical function is hidden.
-
-    The last answer is kept, as that of `roles` is.
-    """
-    global _last_nics
-    if _last_nics is None or _last_nics[0] is not node or _last_nics[1] is not overrides:
-        _last_nics = (node, overrides, _nics(node, overrides))
-    return _last_nics[2]
-
-
-_last_nics: tuple[Node, Mapping[str, str], tuple[Nic, ...]] | None = None
-
-
-def _nics(node: Node, overrides: Mapping[str, str]) -> tuple[Nic, ...]:
+    """Every network adapter with its role. A virtual function counts only where its physical function is hidden."""
     by_address: dict[str, list[Port]] = {}
     placeless: list[Port] = []
     for port in node.ports:

@@ -6,6 +6,7 @@ otherwise search it 5,000 times.
 
 from __future__ import annotations
 
+from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import BlockDevice, NetDevice, Port
 from gpu_topo.model.node import ENDPOINT_KINDS, Device, Gpu, Node
 from gpu_topo.model.pci import Function
@@ -85,12 +86,7 @@ class Lookup:
         return self._blocks.get(address, ())
 
 
-_last: Lookup | None = None
-
-
+@of_last
 def lookup(node: Node) -> Lookup:
     """The indexes of a Node; asking about the same Node again costs nothing."""
-    global _last
-    if _last is None or _last.node is not node:
-        _last = Lookup(node)
-    return _last
+    return Lookup(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import EMPTY, known
@@ -110,19 +111,11 @@ class Neighbourhood:
         yield self._all[:_MOST_FAR]
 
 
+@of_last
 def nearest_adapters(node: Node, roles: Mapping[str, str] = EMPTY) -> Mapping[str, Nearest]:
-    """GPU -> what is known of its nearest fabric adapters. roles: overrides from the configuration.
-
-    The last answer is kept: two rules and the placement ask.
-    """
-    global _last
-    if _last is None or _last[0] is not node or _last[1] is not roles:
-        around = Neighbourhood(router(node), [nic.address or nic.name for nic in fabric(node, roles)])
-        _last = (node, roles, {gpu.address: around.nearest(gpu.address) for gpu in accelerators(node)})
-    return _last[2]
-
-
-_last: tuple[Node, Mapping[str, str], Mapping[str, Nearest]] | None = None
+    """GPU -> what is known of its nearest fabric adapters. roles: overrides from the configuration."""
+    around = Neighbourhood(router(node), [nic.address or nic.name for nic in fabric(node, roles)])
+    return {gpu.address: around.nearest(gpu.address) for gpu in accelerators(node)}
 
 
 def rank(kind: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_topo.model.address import slot_of, sort_key
+from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NIC, STORAGE, Device, Node
 from gpu_topo.model.pci import UPSTREAM_PORT
@@ -192,15 +193,10 @@ def _narrowest(a: _End, b: _End) -> float | None:
     return min(links) if len(links) >= 2 else None
 
 
-_last: Router | None = None
-
-
+@of_last
 def router(node: Node) -> Router:
     """The Router of a Node; rules and reports that ask about the same one share what it has worked out."""
-    global _last
-    if _last is None or _last.node is not node:
-        _last = Router(node)
-    return _last
+    return Router(node)
 
 
 def path(node: Node, a: str, b: str) -> Path:

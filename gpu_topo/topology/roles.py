@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_topo.model.address import slot_of
+from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import GPU, NIC, Node
 from gpu_topo.model.reading import EMPTY, known
@@ -29,22 +30,12 @@ _MANAGER_TYPES = ("MT4129",)  # ConnectX-7, which HGX B200 and B300 boards manag
 _MOST_MANAGERS = 4
 
 
+@of_last
 def roles(node: Node, overrides: Mapping[str, str] = EMPTY) -> Mapping[str, str]:
     """The role of every port by its name (mlx5_0/1), worked out together, since peers are evidence.
 
-    overrides: port (mlx5_0/1), device (mlx5_0), interface or address -> role, from the configuration. The last answer
-    is kept, because rules and reports ask for the same Node again and again.
+    overrides: port (mlx5_0/1), device (mlx5_0), interface or address -> role, from the configuration.
     """
-    global _last
-    if _last is None or _last[0] is not node or _last[1] is not overrides:
-        _last = (node, overrides, _roles(node, overrides))
-    return _last[2]
-
-
-_last: tuple[Node, Mapping[str, str], Mapping[str, str]] | None = None
-
-
-def _roles(node: Node, overrides: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     rest: list[Port] = []
     for port in node.ports:
