@@ -127,13 +127,12 @@ def plain(value: object) -> Any:
 
 
 def _platform(platform: Platform) -> dict[str, Any]:
-    numa = known(platform.numa)
     return {
         "hostname": known(platform.hostname),
         "platform": platform.kind,
         "hypervisor": known(platform.hypervisor),
         "kernel": known(platform.kernel),
-        "numa_nodes": known(platform.numa_count) if numa is None else len(numa),
+        "numa_nodes": known(platform.numa_count),
         "product": known(platform.product),
         "evidence": platform.evidence or None,
     }

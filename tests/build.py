@@ -207,6 +207,7 @@ def eight_gpus(
         "node7",
         BARE_METAL,
         numa=(NumaNode(0, "0-55,112-167"), NumaNode(1, "56-111,168-223")),
+        numa_count=2,
         kernel="6.8.0",
     )
     sources = tuple(SourceStatus(name, OK, "", 0.01) for name in ("pcie", "nvml", "rdma"))

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpu_topo.model.host import BARE_METAL, Platform
+from gpu_topo.model.host import BARE_METAL, NumaNode, Platform
 from gpu_topo.model.node import BRIDGE, NIC, Node
 from gpu_topo.model.reading import DENIED, NO_DATA, NOT_RECORDED, Reading, Unknown
+from gpu_topo.topology.paths import path
 from tests import trees
 from tests.build import eight_gpus
 from tests.nvlinks import GUEST
@@ -36,6 +37,16 @@ def test_known_numa_nodes() -> None:
     assert findings(machine.node(), NUMA) == []
     machine.files(gpu, numa_node=b"-1\n")
     assert findings(machine.node(), NUMA) == []
+
+
+def test_memory_is_no_place() -> None:
+    """Memory of GPUs and of CXL shows as NUMA nodes without processors: beside them one node is still the only one."""
+    nodes = (NumaNode(0, "0-63"), NumaNode(1), NumaNode(2))
+    machine = Machine(platform=Platform(kind=BARE_METAL, numa=nodes, numa_count=1))
+    ends = [machine.gpu(machine.root_port(machine.host(bus, numa=None))) for bus in (0x10, 0x40)]
+    node = machine.node()
+    assert findings(node, NUMA) == []
+    assert path(node, *ends).kind == "NODE"
 
 
 def test_devices_that_nobody_places() -> None:

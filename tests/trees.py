@@ -123,6 +123,7 @@ class Machine:
             kind=BARE_METAL,
             arch="x86_64",
             numa=tuple(NumaNode(n, f"{n * 8}-{n * 8 + 7}") for n in range(numa)),
+            numa_count=numa,
         )
         self.parts: dict[str, Part] = {}
         self.extra: dict[str, Entry] = {}

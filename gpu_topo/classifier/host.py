@@ -29,12 +29,6 @@ NUMA = "numa-unknown"
 PAYLOAD = "payload-size-mismatch"
 
 
-def numa_nodes(node: Node) -> int | None:
-    """How many NUMA nodes the machine has, None where it is not known."""
-    listed = known(node.platform.numa)
-    return len(listed) if listed is not None else known(node.platform.numa_count)
-
-
 def judge_numa(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """numa-unknown."""
     missing = [
@@ -42,7 +36,7 @@ def judge_numa(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         for d in lookup(node).of(GPU, ACCELERATOR, NIC)
         if known(d.function.numa_node) is None and not d.function.physical_function
     ]
-    count = numa_nodes(node)
+    count = known(node.platform.numa_count)
     if not missing or (count is not None and count < 2):
         return
     stated = _stated(node)

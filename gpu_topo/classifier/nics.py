@@ -122,8 +122,7 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     gpus, adapters = accelerators(node), fabric(node, policy.roles)
     if not gpus or not adapters:
         return
-    nodes = known(node.platform.numa)
-    if (len(nodes) if nodes is not None else known(node.platform.numa_count)) == 1:
+    if known(node.platform.numa_count) == 1:
         return
     paths = nearest_adapters(node, policy.roles)
     if not any(found.paths for found in paths.values()):

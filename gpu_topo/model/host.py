@@ -33,7 +33,7 @@ class Platform(NamedTuple):
     product: Reading[str] = None  # DMI vendor and product
     chassis: Reading[int] = None  # DMI chassis type, 8 to 14, 30 to 32 are portable
     numa: Reading[tuple[NumaNode, ...]] = None
-    numa_count: Reading[int] = None  # where only the number is known
+    numa_count: Reading[int] = None  # nodes with processors: memory of GPUs and of CXL shows as nodes without
     uptime_seconds: Reading[float] = None
     modules: Reading[frozenset[str]] = None  # loaded kernel modules
     dmabuf: Reading[bool] = None

@@ -102,7 +102,7 @@ def document(node: Node) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "counts": counts(node),
-        "numa_nodes": _numa_nodes(node),
+        "numa_nodes": known(node.platform.numa_count),
         "devices": [_device(node, device) for device in counted(node)],
         "gpus": [_gpu(node, gpu) for gpu in node.gpus],
         "links": [
@@ -154,11 +154,6 @@ def differences(node: Node, saved: Mapping[str, Any], exclude: frozenset[str] = 
 def _is_spare_function(node: Node, device: Device) -> bool:
     physical = device.function.physical_function
     return device.function.virtual_function and physical is not None and physical in node.devices
-
-
-def _numa_nodes(node: Node) -> int | None:
-    nodes = known(node.platform.numa)
-    return len(nodes) if nodes else known(node.platform.numa_count)
 
 
 def _hex(value: int | None) -> str | None:

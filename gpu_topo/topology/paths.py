@@ -134,13 +134,7 @@ class Router:
             return UNKNOWN_PATH
         if numa_a is not None and numa_b is not None:
             return NODE
-        return NODE if self._one_numa_node() else UNKNOWN_PATH
-
-    def _one_numa_node(self) -> bool:
-        platform = self.node.platform
-        nodes = known(platform.numa)
-        count = len(nodes) if nodes is not None else known(platform.numa_count)
-        return count == 1
+        return NODE if known(node.platform.numa_count) == 1 else UNKNOWN_PATH
 
     def _numa(self, device: Device) -> int | None:
         """The NUMA node of a device, else of another function of the same device, else of the nearest bridge above

@@ -108,9 +108,7 @@ def _visible(node: Node, order: Sequence[GpuPlacement], shape: Interconnect) -> 
 
 def _binding(node: Node, rows: Sequence[GpuPlacement], order: Sequence[GpuPlacement]) -> Iterable[Setting]:
     name = "numactl"
-    nodes = known(node.platform.numa)
-    count = len(nodes) if nodes is not None else known(node.platform.numa_count)
-    if count == 1:
+    if known(node.platform.numa_count) == 1:
         yield _left_out(name, "the machine has one NUMA node: there is nothing to bind to")
         return
     if any(row.numa_node is None for row in rows):
