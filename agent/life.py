@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from gpu_topo.classifier import LATE
 from gpu_topo.model.finding import SEVERITIES, Finding, Unassessed
 from gpu_topo.model.record import NamedTuple
 
@@ -15,25 +16,6 @@ CLEARED = "cleared"
 CHANGED = "changed"  # in severity
 ACCEPTED = "accepted"  # as designed
 REOPENED = "no longer accepted"
-
-# What needs drivers, links or a fabric that come up after the daemon: held back in the grace that follows boot.
-# Devices on the bus and PCIe links are there before.
-LATE = frozenset(
-    {
-        "fabric-not-ready",
-        "gpu-driver-missing",
-        "gpu-driver-unresponsive",
-        "gpu-lost",
-        "gpudirect-missing",
-        "hccs-degraded",
-        "nvlink-inactive",
-        "nvlink-partial",
-        "port-down",
-        "port-not-active",
-        "port-rate-degraded",
-        "xgmi-degraded",
-    }
-)
 
 Key = tuple[str, str]  # (code, subject)
 

@@ -84,7 +84,15 @@ def _same_gpus(a: _Claim, b: _Claim) -> bool:
     if not a.what.startswith(("GPU ", "the version ")):
         return False
     one, other = ({known(gpu.uuid) for gpu in told.facts.gpus} - {None} for told in (a.where, b.where))
+    if a.what.startswith("the version ") and not (one and other) and _file(a.where) == _file(b.where):
+        # The table of plain nvidia-smi has no UUIDs. In one recording it stands for before and after.
+        one, other = ({gpu.address for gpu in told.facts.gpus} - {None} for told in (a.where, b.where))
     return not one.isdisjoint(other)
+
+
+def _file(told: Told) -> str:
+    """The recording that an output stands in: its kind comes first, as in "nvidia-smi -q (FILE)"."""
+    return told.where.partition(" (")[2] or told.where
 
 
 def _functions(told: Sequence[Told]) -> str:

@@ -112,7 +112,8 @@ def split(lines: Iterable[Line], every: dict[str, Reader], where: str = "") -> I
         if section is not None and section.quote:
             alike = line.startswith(section.quote)
             line = line.removeprefix(section.quote if alike else section.quote.rstrip())  # ">GPU0" below ">     GPU0"
-        name, quote = _kind(line, known, section)
+        keeps = every[section.name].keeps if section is not None else None
+        name, quote = (None, "") if keeps is not None and keeps(line) else _kind(line, known, section)
         quote = quote or (section.quote if section is not None else "")
         if section is not None and (name not in (None, section.name) or (name is None and _ends(line))):
             yield section
@@ -201,18 +202,22 @@ def _kind(line: str, known: _Known, section: Section | None) -> tuple[str | None
     if not line or line.isspace():
         return None, ""
     if section is None and line[0] in ">|#%" and (marks := _MARKS.match(line)):
-        inner = line[marks.end() :]
-        for name, begins in known:
-            if begins(inner):
-                return name, marks[0]
+        quotes = [marks[0]]
+        if "|" in marks[0][1:]:  # the last bar may be a table's own
+            quotes.append(marks[0][: marks[0].rindex("|")])
+        for quote in quotes:
+            inner = line[len(quote) :]
+            for name, begins in known:
+                if begins(inner):
+                    return name, quote
     for name, begins in known:
         if begins(line):
             return name, ""
-    if section is None and line[0] in ">| \t" and (quote := _QUOTE.match(line)):
-        inner = line[quote.end() :]
+    if section is None and line[0] in ">| \t" and (blanks := _QUOTE.match(line)):
+        inner = line[blanks.end() :]
         for name, begins in known:
             if begins(inner):
-                return name, quote[0]
+                return name, blanks[0]
     return None, ""
 
 

@@ -186,8 +186,3 @@ def class_code_of(name: str, prog_if: int = 0) -> int | None:
         _codes.update({label.lower(): number for number, label in _NAMES.items()})
     code = _codes.get(text)
     return None if code is None else code << 8 | prog_if
-
-
-def class_name(class_code: int) -> str | None:
-    """The name of a 24-bit class code, of its base class where the subclass has none, None for no class."""
-    return _NAMES.get(class_code >> 8) or _BASE_NAMES.get(class_code >> 16)

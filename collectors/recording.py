@@ -28,6 +28,13 @@ READERS = (
     "nvidia_smi_xml",
     "nvidia_smi_topo",
     "nvidia_smi_nvlink",
+    "nvidia_smi_table",
+    "nvidia_smi_csv",
+    "rocm_smi",
+    "amd_smi_topology",
+    "amd_smi",
+    "npu_smi",
+    "npu_smi_topo",
     "ibstat",
     "ibstatus",
     "ibv_devinfo",
@@ -36,8 +43,9 @@ READERS = (
 )
 
 _LOOKED_FOR = (
-    "looked for a capture, a tar archive with sys/, lspci, nvidia-smi (-q, topo -m, nvlink -s), ibstat, ibstatus, "
-    "ibv_devinfo, NCCL or hwloc XML, nvidia-bug-report"
+    "looked for a capture, a tar archive with sys/, lspci, nvidia-smi (alone, -q, -L, --query-gpu, topo -m, "
+    "nvlink -s), rocm-smi (--showtopo, --showbus), amd-smi (list, static, metric, topology, xgmi), npu-smi "
+    "(info, -t topo), ibstat, ibstatus, ibv_devinfo, NCCL or hwloc XML, nvidia-bug-report"
 )
 
 _HEAD = 1 << 14

@@ -18,8 +18,8 @@ FORMATS = ("text", "json", "csv", "markdown")
 
 LEGEND = {
     "NV": "NV#   # bonded NVLinks",
-    "XG": "XG#   # xGMI links",
-    "HC": "HC#   # HCCS links",
+    "XG": "XG#   # xGMI links; XG where their number is not known",
+    "HC": "HC#   # HCCS links; HC where their number is not known",
     PIX: "PIX   ports of one PCIe switch",
     PXB: "PXB   several PCIe bridges, no host bridge",
     PHB: "PHB   one and the same PCIe host bridge",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpu_topo.exporters.view import shadowed
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, STORAGE, Device, Node
-from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.topology.counted import is_spare
+from gpu_topo.topology.lookup import lookup
 
 CARD, CARD_HEIGHT = 132, 44  # one device
 COLUMN, ROW = CARD + 22, CARD_HEIGHT + 10  # with the trunk at its left
@@ -34,9 +34,9 @@ def panels(node: Node) -> dict[int | None, Hub]:
     """NUMA node -> what hangs below it, in order of the numbers; what has none comes last."""
     found: dict[int | None, Hub] = {}
     for device in node.devices.values():
-        if device.kind not in DRAWN or shadowed(device):
+        if device.kind not in DRAWN or is_spare(node, device):
             continue
-        numa = _numa(node, device)
+        numa = lookup(node).numa_node(device)
         hub = found.setdefault(numa, Hub("", {}, []))
         for step in device.path[:-1]:
             bridge = node.devices.get(step)
@@ -58,15 +58,6 @@ def lines(found: dict[int | None, Hub]) -> list[dict[int | None, Hub]]:
         filled[-1][numa] = hub
         left -= width
     return filled
-
-
-def _numa(node: Node, device: Device) -> int | None:
-    """The NUMA node of a device, else of the nearest bridge above that knows it."""
-    for step in reversed(device.path or (device.address,)):
-        above = node.devices.get(step)
-        if above and (numa := known(above.function.numa_node)) is not None:
-            return numa
-    return None
 
 
 def each_hub(hub: Hub) -> Iterable[Hub]:

@@ -11,18 +11,12 @@ from gpu_topo.model.host import Port
 from gpu_topo.model.node import ACCELERATOR, ENDPOINT_KINDS, GPU, NIC, STORAGE, Device, Gpu, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.topology.bonds import link_gbs, nvlink_version
+from gpu_topo.topology.counted import is_spare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-# GB/s of one NVLink per direction, nominal, by its major version. The rates that NVML and nvidia-smi print
-# (25.781, 26.562, 53.125) are line rates before encoding. Source: NVIDIA's data sheets (V100 300 GB/s of 6 links,
-# A100 600 of 12, H100 900 of 18, B200 1,800 of 18; both directions counted).
-NVLINK_GBS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
-
-# A link that reports less than this share of its nominal rate is a slower kind (GA102 boards: 14.0625 GB/s).
-_SLOWER = 0.9
 
 
 class NvlinkTotals(NamedTuple):
@@ -39,17 +33,13 @@ def nvlink_totals(gpu: Gpu) -> NvlinkTotals:
     links = known(gpu.nvlinks)
     if links is None:
         return NvlinkTotals()
-    version = max((v for link in links if (v := known(link.version)) is not None), default=None)
+    version = nvlink_version(gpu)
     if links and all(link.state == UNKNOWN_STATE for link in links):
         return NvlinkTotals(len(links), None, version, None)
     active = [link for link in links if link.state == ACTIVE]
-    part = gpu.part
-    listed = part.fabric_gbs_per_link if part and part.fabric == "nvlink" else None
     gbs: float | None = 0.0
     for link in active:
-        nominal = listed or NVLINK_GBS.get(known(link.version) or version or 0)
-        reported = known(link.gbs)
-        rate = reported if nominal is None or (reported and reported < _SLOWER * nominal) else nominal
+        rate = link_gbs(gpu, link)
         gbs = None if gbs is None or rate is None else gbs + rate
     return NvlinkTotals(len(links), len(active), version, gbs)
 
@@ -59,21 +49,15 @@ def listed_devices(report: Report) -> list[Device]:
 
     Virtual functions beside their physical function add nothing to a report; they come with --all.
     """
-    devices = report.node.devices
+    node, devices = report.node, report.node.devices
     if report.all_functions:
         return list(devices.values())
     wanted: set[str] = set()
     for device in devices.values():
-        if device.kind in ENDPOINT_KINDS and not shadowed(device):
+        if device.kind in ENDPOINT_KINDS and not is_spare(node, device):
             wanted.update(device.path)
             wanted.add(device.address)
     return [device for device in devices.values() if device.address in wanted]
-
-
-def shadowed(device: Device) -> bool:
-    """Whether this is a virtual function whose physical function is visible, so that it does not count."""
-    function = device.function
-    return function.virtual_function and function.physical_function is not None
 
 
 def port_max_gbps(node: Node, port: Port) -> float | None:
@@ -106,7 +90,7 @@ def names(node: Node) -> dict[str, str]:
     counts = dict.fromkeys((GPU, NIC, STORAGE), 0)
     prefixes = {GPU: "GPU", NIC: "NIC", STORAGE: "STO"}
     for device in node.devices.values():
-        if device.kind in counts and not shadowed(device):
+        if device.kind in counts and not is_spare(node, device):
             if device.address not in result:
                 # A recording without addresses already uses names: GPU0, NIC3, mlx5_0.
                 fallback = f"{prefixes[device.kind]}{counts[device.kind]}"

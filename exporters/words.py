@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_topo.exporters.view import names, open_findings, subject_name
-from gpu_topo.model.finding import CRITICAL, INFO, LINK_PARTNERS, PEERS, WARNING, Acceptance, Finding, Report
+from gpu_topo.model.finding import CRITICAL, INFO, WARNING, Acceptance, Finding, Report
 from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, NVSWITCH, STORAGE, Link
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.units import describe_link
+from gpu_topo.topology.counted import is_spare
 
 # Controls, and the marks that reverse or hide text: a name from a recording must not act on the terminal or mislead.
 _UNSAFE = re.compile(
@@ -171,31 +172,16 @@ BASES = {
 }
 
 
-# Rules that compare nothing: what they go by.
-_WITNESSES = {
-    "acs-blocks-p2p": "the access control registers of the bridges between them",
-    "fabric-not-ready": "what the driver says",
-    "gpu-driver-missing": "the driver that is bound",
-    "gpu-driver-unresponsive": "what the driver says",
-    "gpu-lost": "what the driver says",
-    "pcie-device-lost": "what the device answers",
-    "pcie-link-unexplained": "what the device itself can do",
-    "port-not-active": "the state of the port",
-}
-
-
 def judged_by(finding: Finding) -> str:
     """What a finding rests on, for a person."""
-    if finding.basis in (LINK_PARTNERS, PEERS) and finding.code in _WITNESSES:
-        return _WITNESSES[finding.code]
-    return BASES.get(finding.basis, finding.basis)
+    return finding.witness or BASES.get(finding.basis, finding.basis)
 
 
 def counts(report: Report) -> list[str]:
     """How many devices of each kind there are, virtual functions beside their physical function left out."""
     found: dict[str, int] = {}
     for device in report.node.devices.values():
-        if not (device.function.virtual_function and device.function.physical_function):
+        if not is_spare(report.node, device):
             found[device.kind] = found.get(device.kind, 0) + 1
     return [plural(found[kind], kind) for kind in _NOUNS if kind in found]
 

@@ -163,7 +163,7 @@ def test_virtual_functions() -> None:
         (Part("RTX A6000", fabric="nvlink", fabric_gbs_per_link=14.0625), 3, None, 14.0625),
         (build.H100, 4, 12.5, 12.5),
         (None, None, None, None),
-        (None, None, 26.562, 26.562),
+        (None, None, 26.562, 25.0),
     ],
 )
 def test_nvlink_bandwidth_is_nominal(

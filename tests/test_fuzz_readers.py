@@ -80,6 +80,130 @@ GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-00000000-0000-0000-0000-000000000001)
 \t Link 0: 26.562 GB/s
 \t Link 1: <inactive>
 """,
+    "nvidia_smi_table": """\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 570.86.10              Driver Version: 570.86.10      CUDA Version: 12.8     |
+|-----------------------------------------+------------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|=========================================+========================+======================|
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:17:00.0 Off |                   On |
+| N/A   34C    P0             61W /  700W |       1MiB /  81559MiB |     N/A      Default |
+|                                         |                        |              Enabled |
++-----------------------------------------+------------------------+----------------------+
+| MIG devices:                                                                            |
+|  0    7   0   0  |               5MiB /  4864MiB  | 14      0 |  1   0    0    0    0 |
++------------------+--------------------------------+-----------+-------------------------+
+| Processes:                                                                              |
+""",
+    "nvidia_smi_csv": """\
+index, name, uuid, pci.bus_id, pstate, utilization.gpu [%], pcie.link.gen.current, pcie.link.width.current
+0, NVIDIA H100 80GB HBM3, GPU-00000000-0000-0000-0000-000000000001, 00000000:17:00.0, P0, 97 %, 5, 16
+1, NVIDIA H100 80GB HBM3, GPU-00000000-0000-0000-0000-000000000002, 00000000:65:00.0, P0, [N/A],
+[Unknown Error], 8
+$ nvidia-smi --query-gpu=index,pcie.link.width.current --format=csv,noheader
+0, 16
+""",
+    "rocm_smi": """\
+=========================== ROCm System Management Interface ===========================
+=============================== Weight between two GPUs ================================
+       GPU0         GPU1
+GPU0   0            15
+GPU1   15           0
+
+============================== Link Type between two GPUs ==============================
+       GPU0         GPU1
+GPU0   0            XGMI
+GPU1   XGMI         0
+
+====================================== Bandwidth =======================================
+       GPU0          GPU1
+GPU0   N/A           50000-100000
+GPU1   50000-100000  N/A
+====================================== Numa Nodes ======================================
+GPU[0]\t\t: (Topology) Numa Node: 0
+GPU[0]\t\t: (Topology) Numa Affinity: 0
+====================================== PCI Bus ID ======================================
+GPU[0]\t\t: PCI Bus: 0000:43:00.0
+GPU[1]\t\t: PCI Bus: 0000:23:00.0
+===================================== Concise Info =====================================
+0       2     0x74a1,   3771   47.0C      154.0W    NPS4, CPX, 0        133Mhz  900Mhz
+1       3     N/A,      62138  N/A        N/A       N/A, N/A, 1         N/A     N/A
+================================= End of ROCm SMI Log ==================================
+""",
+    "amd_smi_topology": """\
+WEIGHT TABLE:
+             0000:0c:00.0 0000:22:00.0
+0000:0c:00.0 0            15
+0000:22:00.0 15           0
+
+LINK TYPE TABLE:
+             0000:0c:00.0 0000:22:00.0
+0000:0c:00.0 SELF         XGMI
+0000:22:00.0 XGMI         SELF
+
+NUMA BW TABLE:
+             0000:0c:00.0 0000:22:00.0
+0000:0c:00.0 N/A          50000-50000
+0000:22:00.0 50000-50000  N/A
+
+XGMI LINK STATUS:
+       bdf           GPU0          GPU1
+GPU0   0000:0c:00.0  SELF          U
+GPU1   0000:22:00.0  U             SELF
+
+Legend:
+  SELF = Current GPU
+""",
+    "amd_smi": """\
+GPU: 0
+    BDF: 0000:0c:00.0
+    UUID: 00000000-0000-1000-8000-000000000001
+    ASIC:
+        MARKET_NAME: AMD Instinct MI300X
+        DEVICE_ID: 0x74a1
+    BUS:
+        BDF: 0000:0c:00.0
+        MAX_PCIE_WIDTH: 16
+        MAX_PCIE_SPEED: 32 GT/s
+    PCIE:
+        WIDTH: 16
+        SPEED: 32 GT/s
+        REPLAY_COUNT: 0
+    NUMA:
+        NODE: 0
+""",
+    "npu_smi": """\
++------------------------------------------------------------------------------------------------+
+| npu-smi 24.1.rc2                 Version: 24.1.rc2                                             |
++---------------------------+---------------+----------------------------------------------------+
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip  Phy-ID              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 0     Ascend910           | OK            | 171.2       41                0    / 0             |
+| 0     0                   | 0000:9D:00.0  | 0           0    / 0          3104 / 65536         |
++------------------------------------------------------------------------------------------------+
+| 0     Ascend910           | OK            | -           42                0    / 0             |
+| 1     1                   | 0000:9F:00.0  | 0           0    / 0          2886 / 65536         |
++===========================+===============+====================================================+
+| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |
++===========================+===============+====================================================+
+| No running processes found in NPU 0                                                            |
++===========================+===============+====================================================+
+""",
+    "npu_smi_topo": """\
+\t   NPU0       NPU1       NPU2       NPU3       CPU Affinity
+NPU0       X          HCCS       HCCS       PHB        0-23
+NPU1       HCCS       X          HCCS       SYS        0-23,96-119
+NPU2       HCCS       HCCS       X          NA         24-47
+NPU3       PHB        SYS        NA         X          24-47
+
+Legend:
+
+  X    = Self
+  PIX  = Path traversing a single PCIe switch
+  HCCS = Connection traversing HCCS.
+""",
     "ibstat": """\
 CA 'mlx5_0'
 \tCA type: MT4129
@@ -152,6 +276,13 @@ RECORDED: dict[str, Sequence[str]] = {
     "nvidia_smi_xml": ("n*/nvidia-smi-qx.xml",),
     "nvidia_smi_topo": ("p*/nvidia-smi-topo-m.txt", "m23-*/nvidia-smi-topo-m.txt"),
     "nvidia_smi_nvlink": ("l0*/nvlink-s*.txt",),
+    "nvidia_smi_table": ("c0*/capture.txt",),
+    "nvidia_smi_csv": ("c0*/capture.txt",),
+    "rocm_smi": (),
+    "amd_smi_topology": (),
+    "amd_smi": (),
+    "npu_smi": (),
+    "npu_smi_topo": (),
     "ibstat": ("i*/ibstat.txt",),
     "ibstatus": ("i*/ibstatus.txt",),
     "ibv_devinfo": ("m23-*/ibv_devinfo.txt",),

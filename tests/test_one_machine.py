@@ -55,6 +55,7 @@ AT, NEXT = "0000:17:00.0", "0000:18:00.0"
         (gpus((None, 0, A)), gpus((None, 0, B)), f"GPU 0 is {A}"),
         (gpus((AT, 0, A)), gpus((NEXT, 0, B)), f"GPU 0 is {A}"),
         (gpus((AT, 0, None), version="535.1"), gpus((NEXT, 0, None), version="550.2"), "535.1 in a and 550.2 in b"),
+        (gpus((AT, 0, None), version="535.1"), gpus((AT, 0, None), version="550.2"), "535.1 in a and 550.2 in b"),
         (functions((AT, 0x10DE, 0x2330, None)), functions((AT, 0x10DE, 0x20B5, None)), "10de:2330 in a and 10de:20b5"),
         (host("n01"), host("n02.example.org"), "the host is n01 in a and n02 in b"),
         (card("a088c20300b2f5c4"), card("a088c20300b2f5c8"), "the adapter of mlx5_0"),
@@ -93,6 +94,13 @@ def test_two_machines(one: Facts, other: Facts, words: str) -> None:
 def test_one_machine(one: Facts, other: Facts) -> None:
     """The same ids, ids in one of both only, placeholders and what does not answer contradict nothing."""
     assert contradiction([Told(one, "a"), Told(other, "b")]) == ""
+
+
+def test_another_driver_in_one_recording() -> None:
+    """Outputs without UUIDs that stand in one recording and share an address: the driver was replaced in between."""
+    before, after = gpus((AT, 0, None), version="535.1"), gpus((AT, 0, None), version="550.2")
+    assert contradiction([Told(before, "nvidia-smi (a)"), Told(after, "nvidia-smi -q (a)")]) == ""
+    assert contradiction([Told(before, "nvidia-smi (a)"), Told(after, "nvidia-smi (b)")])
 
 
 def test_two_recordings_and_two_outputs(gpu_topo: Run, tmp_path: Path) -> None:

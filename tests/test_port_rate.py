@@ -60,6 +60,19 @@ def test_of_two_cards_the_faster_is_right() -> None:
     assert list(rates(pair({"rate_gbps": 200.0}, {"rate_gbps": 100.0}))) == ["mlx5_1/1"]
 
 
+@pytest.mark.parametrize(("odd", "found"), [(0xD145, {"bnxt_re2/1"}), (0x2200, set())])
+def test_a_driver_without_board_ids(odd: int, found: set[str]) -> None:
+    """Where the driver tells no board, the ids of the PCI function do: of another board a port may be slower."""
+    cards, ports = [], []
+    for n, board in enumerate((0xD145, 0xD145, odd)):
+        card = device(f"0000:{n + 1:02x}:00.0", NIC, vendor_id=0x14E4, device_id=0x1760)
+        ids = card.function._replace(subsystem_vendor_id=0x14E4, subsystem_device_id=board)
+        cards.append(card._replace(function=ids))
+        rate = 400.0 if n < 2 else 100.0
+        ports.append(Port(f"bnxt_re{n}", 1, card.address, link_layer="Ethernet", state="ACTIVE", rate_gbps=rate))
+    assert set(rates(node(cards, ports=tuple(ports)))) == found
+
+
 def test_two_ports_of_one_card_may_serve_two_networks() -> None:
     """A two-port card with a fast and a slow network is a choice."""
     machine = pair({"rate_gbps": 200.0, "address": "0000:01:00.0"}, {"rate_gbps": 100.0, "address": "0000:01:00.1"})

@@ -8,9 +8,9 @@ import pytest
 
 from gpu_topo.classifier.xgmi import RULES
 from gpu_topo.model.finding import Finding, Unassessed
-from gpu_topo.model.gpu import ACTIVE, INACTIVE, AcceleratorLink
+from gpu_topo.model.gpu import ACTIVE, INACTIVE, UNKNOWN_STATE, AcceleratorLink
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import GPU, Node
+from gpu_topo.model.node import GPU, Gpu, Node
 from tests.build import device, node
 
 Pair = tuple[int, int]
@@ -68,6 +68,34 @@ def test_an_accelerator_that_lost_all() -> None:
     assert len(subjects(machine)) == 1
 
 
+def test_an_accelerator_that_its_hive_lost() -> None:
+    """Two hives of four leave no number that nearly all have, but one has none at all; pairs and single cards that
+    half of a machine is made of are a choice."""
+    assert subjects(mesh(8, without=((1, 2), (0, 2), (2, 3)), hives=2)) == [address(2)]
+    assert subjects(mesh(8, without=tuple(combinations(range(4), 2)), hives=2)) == []
+
+
+def test_what_is_not_known_is_no_ground_for_blame() -> None:
+    """Bonded pairs of a matrix that was cut off: all but the first may have links to everybody."""
+    machine = mesh(8, hives=4)
+    cut = [
+        AcceleratorLink("xGMI", address(a), address(b), None, UNKNOWN_STATE)
+        for a, b in combinations(range(1, 8), 2)
+        if a // 2 != b // 2
+    ]
+    answers = asked(machine._replace(accelerator_links=(*machine.accelerator_links, *cut)))
+    assert [type(answer) for answer in answers] == [Unassessed]
+
+
+def test_links_of_gpus_that_are_not_told_apart() -> None:
+    """A matrix numbers GPUs, the bus has their addresses, and nothing joins the two."""
+    machine = mesh(4)
+    numbered = tuple(AcceleratorLink("xGMI", f"GPU{a}", f"GPU{b}", None, ACTIVE) for a, b in combinations(range(4), 2))
+    (answer,) = asked(machine._replace(accelerator_links=numbered))
+    assert isinstance(answer, Unassessed)
+    assert "rocm-smi --showbus" in answer.reason
+
+
 def test_fewer_bonded_links_than_the_twins() -> None:
     """Bonds of two of which one has one link."""
     links = dict.fromkeys(combinations(range(8), 2), 2)
@@ -100,3 +128,32 @@ def test_hccs_is_judged_likewise_and_apart() -> None:
     machine = mesh(8, without=((0, 1),), kind="HCCS")
     assert asked(machine, 0) == []
     assert [f.code for f in asked(machine, 1)] == ["hccs-degraded"] * 2
+
+
+@pytest.mark.parametrize("kind", ["xGMI", "HCCS"])
+@pytest.mark.parametrize("shown", [(0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5), (0, 1, 2, 6)])
+def test_who_is_shown_a_part_of_the_board_is_told_nothing_of_the_others(shown: tuple[int, ...], kind: str) -> None:
+    """A container that sees some of two groups: who has no partner here may have three that are hidden."""
+    whole = mesh(8, hives=2, kind=kind)
+    addresses = [address(number) for number in shown]
+    links = tuple(link for link in whole.accelerator_links if link.a in addresses and link.b in addresses)
+    gpus = tuple(Gpu(at, ordinal=number) for at, number in zip(addresses, shown, strict=True))
+    part = node([whole.devices[at] for at in addresses], accelerator_links=links, gpus=gpus)
+    assert asked(part, kind == "HCCS") == []
+
+
+def test_a_connection_inside_a_package_counts_as_hccs() -> None:
+    """SIO in the place of HCCS: every die reaches every other."""
+    machine = mesh(8, kind="HCCS")
+    links = [
+        link._replace(kind="SIO") if {link.a, link.b} == {address(2), address(3)} else link
+        for link in machine.accelerator_links
+    ]
+    assert asked(machine._replace(accelerator_links=tuple(links)), 1) == []
+
+
+def test_links_of_nobody_knows_whom() -> None:
+    """A matrix by names beside devices by addresses."""
+    machine = mesh(8, kind="HCCS")
+    links = tuple(link._replace(a=f"NPU{link.a}", b=f"NPU{link.b}") for link in machine.accelerator_links)
+    assert [type(told) for told in asked(machine._replace(accelerator_links=links), 1)] == [Unassessed]

@@ -99,6 +99,8 @@ DRIVER_NAMES = (
     ("GeForce RTX 4060 Ti", "2805"),
     ("Quadro RTX 6000", "1e30"),
 )
+LATER_README = "NVIDIA/open-gpu-kernel-modules:README.md@580.119.02 (supported GPUs)"
+LATER_DRIVER_NAMES = (("GB10", "2e12"),)
 
 # Graphics inside a processor or chipset, by the code names of pci.ids; its audio functions and bridges aside.
 APU_NAMES = (
@@ -323,7 +325,9 @@ def main(folder: Path) -> None:
         "fabric,links,gbs_per_link,attach,fabric_confidence,c2c,idle_downshift,source",
         map(gpu, read(folder / "gpus.csv")),
     )
-    write("gpu_names.csv", "name,vendor,device,source", ((name, "10de", ids, README) for name, ids in DRIVER_NAMES))
+    named = [(name, "10de", ids, README) for name, ids in DRIVER_NAMES]
+    named += [(name, "10de", ids, LATER_README) for name, ids in LATER_DRIVER_NAMES]
+    write("gpu_names.csv", "name,vendor,device,source", named)
     write(
         "nics.csv",
         "vendor,device,name,role,pcie_gts,pcie_lanes,pcie_confidence,port_gbps,source",

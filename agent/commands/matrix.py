@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpu_topo.agent import intake
-from gpu_topo.agent.commands.inspect import columns
 from gpu_topo.agent.options import path
-from gpu_topo.agent.output import write
+from gpu_topo.agent.output import columns, write
 from gpu_topo.exporters import matrix
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 EPILOG = """path kinds, nearest first:
-  NV<n> XG<n> HC<n>  n bonded NVLinks, xGMI or HCCS links
+  NV<n> XG<n> HC<n>  n bonded NVLinks, xGMI or HCCS links; XG, HC: their number is not known
   PIX                both hang from ports of one switch
   PXB                several bridges between them, no host bridge
   PHB                through one host bridge

@@ -244,4 +244,3 @@ def read(lines: Sequence[str], where: str) -> list[Facts]:
 
 
 READER = Reader(f"{KIND} -m", _begins, read)
-READERS = (READER,)

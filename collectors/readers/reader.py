@@ -16,11 +16,13 @@ class Reader(NamedTuple):
     kind: its command, for messages ("lspci -vvv"). begins: whether a cleaned line can only be the first line of such
     an output (or of a device in it). read: the lines of one section and where they come from (file name) -> one Facts
     for each output in it, oldest first: several are samples of one machine over time. Never raises on bad text.
+    keeps: whether a line inside such an output is part of it, although another reader may know it as a first line.
     """
 
     kind: str
     begins: Callable[[str], bool]
     read: Callable[[Sequence[str], str], list[Facts]]
+    keeps: Callable[[str], bool] | None = None
 
 
 def documents(lines: Sequence[str], begins: Callable[[str], bool], end: str) -> Iterator[list[str]]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from gpu_topo.assemble.gpus import DriverViews, by_address, order, renamed
+from gpu_topo.assemble.gpus import AMD, GPU_MAKERS, DriverViews, by_address, order, renamed
 from gpu_topo.assemble.identify import Identity, alike, hypervisor_of_functions, identify, identify_all
 from gpu_topo.assemble.links import bottleneck, from_driver, join
-from gpu_topo.assemble.merge import merge_functions, merge_platform, merge_ports
+from gpu_topo.assemble.merge import fill, merge_functions, merge_platform, merge_ports
 from gpu_topo.assemble.nvlinks import completed, most_listed, whole
 from gpu_topo.catalogue import gpu_part_by_name, is_virtual_function
 from gpu_topo.model.address import in_order, sort_key
@@ -53,7 +53,7 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
     views, gpu_names = by_address(facts, nvidia)
     _as_drivers_know(functions, identities, views)
     ports = merge_ports(facts)
-    _add_named_nics(facts, functions, identities, ports)
+    _add_named_nics(facts, functions, identities, ports, {*views, *gpu_names})
     devices, switches = _devices(functions, identities, views)
     platform = merge_platform(
         facts,
@@ -151,16 +151,20 @@ def _as_drivers_know(
     if not views:
         return
     on_the_bus = any(identity.kind == GPU for identity in identities.values())
+    makers = {functions[a].vendor_id for a, identity in identities.items() if identity.kind == ACCELERATOR}
     for address in sorted(views, key=sort_key):
         view = views[address].view
-        if on_the_bus and ":" not in address:
+        seen = on_the_bus if view.vendor_id in GPU_MAKERS else view.vendor_id in makers
+        if seen and ":" not in address:
             continue  # one of the GPUs on the bus, but which one its driver cannot say just now: no further device
         if address not in functions:
             functions[address] = Function(address, view.vendor_id, view.device_id, numa_node=view.numa_node)
         identity = identities.get(address) or identify(functions[address])
         model = known(view.model)
         part = identity.part or (gpu_part_by_name(model) if model else None)
-        kind = identity.kind if identity.kind in (GPU, ACCELERATOR) else GPU
+        kind = identity.kind
+        if kind not in (GPU, ACCELERATOR):
+            kind = GPU if view.vendor_id in GPU_MAKERS else ACCELERATOR
         identities[address] = Identity(kind, model or identity.name, part, identity.integrated)
 
 
@@ -169,14 +173,18 @@ def _add_named_nics(
     functions: dict[str, Function],
     identities: dict[str, Identity],
     ports: Sequence[Port],
+    gpus: set[str],
 ) -> None:
-    """NICs that only a matrix knows, by the names that it uses; where PCI lists NICs, these are among them."""
+    """NICs that only a matrix knows, by the names that it uses; where PCI lists NICs, these are among them.
+
+    gpus: the addresses and names of GPUs and accelerators.
+    """
     if any(identity.kind == NIC for identity in identities.values()):
         return
     placed = {port.device for port in ports if known(port.address) is not None}
     names = {name for fact in facts for peer in fact.peers for name in (peer.a, peer.b)}
     for name in sorted(names - placed, key=sort_key):
-        if ":" not in name and not name.startswith("GPU"):
+        if ":" not in name and not name.startswith("GPU") and name not in gpus:
             functions[name] = Function(name)
             identities[name] = Identity(NIC, "", None, False)
 
@@ -262,7 +270,9 @@ def _gpus(
             continue
         gpus.append(_gpu(address, device.part, device.function.vendor_id, found, rename, samples, most))
     for name, found in views.items():
-        if name not in devices:  # its driver cannot say which device it is
+        # Its driver cannot say which device it is; a matrix's NPU is one of the accelerators on the bus.
+        told_twice = found.view.vendor_id == AMD and any(gpu.vendor_id == AMD for gpu in gpus)
+        if name not in devices and found.view.vendor_id in GPU_MAKERS and not told_twice:
             model = known(found.view.model)
             gpus.append(_gpu(name, gpu_part_by_name(model) if model else None, NVIDIA, found, rename, (), most))
     return tuple(sorted(gpus, key=lambda gpu: order(gpu.ordinal, gpu.address)))
@@ -361,6 +371,8 @@ def _peers(
     for fact in facts:
         for peer in fact.peers:
             pair = pair_key(rename.get(peer.a, peer.a), rename.get(peer.b, peer.b))
+            if pair[0] == pair[1]:
+                continue  # two chips behind one function
             if peer.kind is not None:
                 stated[pair] = peer.kind
             if peer.p2p:
@@ -369,12 +381,22 @@ def _peers(
 
 
 def _accelerator_links(facts: Sequence[Facts], rename: Mapping[str, str]) -> tuple[AcceleratorLink, ...]:
-    found = {}
+    """Each pair once. A later sample of a source takes the place of the one before; what one source does not know,
+    another completes, and where one says that links are down, those that merely list them do not deny it."""
+    found: dict[tuple[str, str, str], tuple[str, AcceleratorLink]] = {}
     for fact in facts:
+        if fact.accelerator_links:
+            found = {pair: of for pair, of in found.items() if of[0] != fact.source.name}
         for link in fact.accelerator_links:
             a, b = pair_key(rename.get(link.a, link.a), rename.get(link.b, link.b))
-            found[(link.kind, a, b)] = link._replace(a=a, b=b)
-    return tuple(found.values())
+            if a == b:
+                continue  # two chips behind one function
+            source, before = found.get((link.kind, a, b), (fact.source.name, link))
+            state = link.state
+            if source != fact.source.name and (state == UNKNOWN_STATE or before.state == INACTIVE):
+                state = before.state
+            found[link.kind, a, b] = fact.source.name, fill(before, link)._replace(a=a, b=b, state=state)
+    return tuple(link for _, link in found.values())
 
 
 def _sources(facts: Sequence[Facts]) -> tuple[SourceStatus, ...]:
@@ -388,7 +410,19 @@ def _sources(facts: Sequence[Facts]) -> tuple[SourceStatus, ...]:
 
 
 def _drivers(facts: Sequence[Facts]) -> dict[str, DriverState]:
-    return {fact.driver.library: fact.driver for fact in facts if fact.driver is not None}
+    """How each driver answered, by the latest look at it."""
+    found: dict[str, DriverState] = {}
+    for fact in facts:
+        state = fact.driver
+        if state is None:
+            continue
+        before = found.get(state.library)
+        if before is not None and before.status == state.status == OK:
+            # An output that shows some GPUs only takes nothing back of one that listed all.
+            version = state.version if known(state.version) is not None else before.version
+            state = state._replace(version=version, lists_all=state.lists_all or before.lists_all)
+        found[state.library] = state
+    return found
 
 
 def _unread(facts: Sequence[Facts]) -> dict[str, int]:

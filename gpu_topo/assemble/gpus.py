@@ -14,6 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+AMD = 0x1002
+GPU_MAKERS = (None, 0x10DE, AMD, 0x8086)  # a source that names no maker speaks of GPUs
+
 
 class DriverViews(NamedTuple):
     """All that drivers said of one GPU: the merged view and one sample for each look, oldest first.
@@ -27,18 +30,28 @@ class DriverViews(NamedTuple):
 
 
 def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str, DriverViews], dict[str, str]]:
-    """Each driver's GPUs by PCI address, and the address of every name that recordings use (GPU0).
+    """Each driver's GPUs by PCI address, and the address of every name that recordings use (GPU0, NPU0).
 
     nvidia: addresses of the NVIDIA GPUs that were seen on PCI, in address order. A tool that gives no addresses is
     matched by UUID, then by the index that another tool gave, then by place among those that are left where the
-    numbers agree; else its GPUs keep their names.
+    numbers agree; else its GPUs keep their names. Those that have names of their own are matched by these alone.
     """
     index, uuids = _keys(facts)
+    amd = {ordinal: address for (maker, ordinal), address in index.items() if maker == AMD}
+    others = {ordinal: address for (maker, ordinal), address in index.items() if maker != AMD}
+    only = _only(facts, nvidia)
+    called = {gpu.name: gpu.address for fact in facts for gpu in fact.gpus if gpu.name and gpu.address}
     views: dict[str, DriverViews] = {}
     for fact in facts:
-        nameless = [gpu for gpu in fact.gpus if gpu.address is None]
+        nameless = [gpu for gpu in fact.gpus if gpu.address is None and gpu.name is None]
         for gpu in fact.gpus:
-            address = gpu.address or _match(gpu, nameless, index, uuids, nvidia)
+            # Each maker's tool numbers its own GPUs, and the order of AMD's is not that of addresses.
+            numbered, unnamed = (amd, ()) if gpu.vendor_id == AMD else (others, nvidia)
+            if gpu.address is None and gpu.name in called:
+                gpu = gpu._replace(address=called[gpu.name], ordinal=None)  # the one with the address has its index
+            address = gpu.address or gpu.name or _match(gpu, nameless, numbered, uuids, unnamed) or only
+            if address is None:
+                continue  # of several GPUs, and nothing says which
             before = views.get(address)
             counted = before.counted if before else None
             if gpu.nvlinks_are == COUNTED:
@@ -50,21 +63,21 @@ def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str,
             sample = _sample(gpu)
             samples = (before.samples if before else ()) + ((sample,) if sample else ())
             views[address] = DriverViews(merged, samples, counted)
-    names = {f"GPU{v.view.ordinal}": address for address, v in views.items() if v.view.ordinal is not None}
-    return views, names
+    indexes = {a: v.view.ordinal for a, v in views.items() if v.view.ordinal is not None and v.view.name is None}
+    return views, {**{f"GPU{ordinal}": address for address, ordinal in indexes.items()}, **called}
 
 
-def _keys(facts: Sequence[Facts]) -> tuple[dict[int, str], dict[str, str]]:
-    """Address by index and by UUID, from the tools that give both, the driver's before those of a job (NCCL's). A UUID
-    that two GPUs carry was masked."""
-    index: dict[int, str] = {}
+def _keys(facts: Sequence[Facts]) -> tuple[dict[tuple[int | None, int], str], dict[str, str]]:
+    """Address by maker and index, and by UUID, from the tools that give both, the driver's before those of a job
+    (NCCL's). A UUID that two GPUs carry was masked."""
+    index: dict[tuple[int | None, int], str] = {}
     uuids: dict[str, set[str]] = {}
     for fact in sorted(facts, key=lambda fact: fact.structure_only):
         for gpu in fact.gpus:
             if gpu.address is None:
                 continue
-            if gpu.ordinal is not None:
-                index.setdefault(gpu.ordinal, gpu.address)
+            if gpu.ordinal is not None and gpu.name is None:
+                index.setdefault((AMD if gpu.vendor_id == AMD else None, gpu.ordinal), gpu.address)
             uuid = known(gpu.uuid)
             if uuid:
                 uuids.setdefault(uuid, set()).add(gpu.address)
@@ -77,7 +90,7 @@ def _match(
     index: Mapping[int, str],
     uuids: Mapping[str, str],
     nvidia: Sequence[str],
-) -> str:
+) -> str | None:
     uuid = known(gpu.uuid)
     same = [other for other in nameless if known(other.uuid) == uuid]
     if uuid and uuid in uuids and len(same) == 1:
@@ -89,7 +102,16 @@ def _match(
     unplaced = sorted(other.ordinal for other in nameless if other.ordinal is not None and other.ordinal not in index)
     if gpu.ordinal is not None and len(free) == len(unplaced):
         return free[unplaced.index(gpu.ordinal)]
-    return f"GPU{gpu.ordinal}" if gpu.ordinal is not None else (uuid or "GPU?")
+    return f"GPU{gpu.ordinal}" if gpu.ordinal is not None else uuid
+
+
+def _only(facts: Sequence[Facts], nvidia: Sequence[str]) -> str | None:
+    """The GPU of a machine that has one, for outputs that do not name theirs; None where there are several."""
+    gpus = [gpu for fact in facts for gpu in fact.gpus]
+    names = {*nvidia, *(gpu.address for gpu in gpus if gpu.address is not None)} or {
+        f"GPU{gpu.ordinal}" for gpu in gpus if gpu.ordinal is not None
+    }
+    return next(iter(names or {"GPU?"})) if len(names) < 2 else None
 
 
 def _sample(gpu: DriverGpu) -> LinkSample | None:
@@ -101,7 +123,6 @@ def _sample(gpu: DriverGpu) -> LinkSample | None:
         known(link.width) if link else None,
         known(gpu.pstate),
         known(gpu.utilization),
-        known(gpu.clocks_idle),
     )
 
 

@@ -11,25 +11,19 @@ from gpu_topo.topology.tree import parent_of, port_type
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeVar
+
+    N = TypeVar("N", int, float)  # lanes, GT/s
 
 
-def _at_least(maximum: Reading[float], running: Reading[float]) -> Reading[float]:
+def _at_least(maximum: Reading[N], running: Reading[N]) -> Reading[N]:
     """A maximum is at least what the link runs at, whatever it claims (emulated and old ports claim less)."""
     most, now = known(maximum), known(running)
     return now if most is not None and now is not None and now > most else maximum
 
 
-def _lanes_at_least(maximum: Reading[int], running: Reading[int]) -> Reading[int]:
-    most, now = known(maximum), known(running)
-    return now if most is not None and now is not None and now > most else maximum
-
-
-def _min_speed(a: Reading[float], b: Reading[float]) -> float | None:
-    first, second = known(a), known(b)
-    return None if first is None or second is None else min(first, second)
-
-
-def _min_width(a: Reading[int], b: Reading[int]) -> int | None:
+def _lesser(a: Reading[N], b: Reading[N]) -> N | None:
+    """What both ends can do, None where one of them is not known."""
     first, second = known(a), known(b)
     return None if first is None or second is None else min(first, second)
 
@@ -64,14 +58,14 @@ def _both(end: LinkEnd, other: LinkEnd | None, trusted: bool, gbs: float | None)
     """Two ends joined. other: the port's, where it is known."""
     speed, width = end.speed_gts, end.width
     max_speed = _at_least(end.max_speed_gts, speed)
-    max_width = _lanes_at_least(end.max_width, width)
+    max_width = _at_least(end.max_width, width)
     port_speed = port_width = None
     if other is not None:
         # Both ends run at the same speed and width: what the lower end shows, the port can do.
         port_speed = _at_least(_at_least(other.max_speed_gts, other.speed_gts), speed)
-        port_width = _lanes_at_least(_lanes_at_least(other.max_width, other.width), width)
-    expected_speed = _min_speed(max_speed, port_speed)
-    expected_width = _min_width(max_width, port_width)
+        port_width = _at_least(_at_least(other.max_width, other.width), width)
+    expected_speed = _lesser(max_speed, port_speed)
+    expected_width = _lesser(max_width, port_width)
     running = pcie_gbs(known(speed), known(width))
     return Link(
         None,
@@ -94,15 +88,13 @@ def _own(end: LinkEnd, trusted: bool) -> Link:
         speed_gts=end.speed_gts,
         width=end.width,
         max_speed_gts=_at_least(end.max_speed_gts, end.speed_gts),
-        max_width=_lanes_at_least(end.max_width, end.width),
+        max_width=_at_least(end.max_width, end.width),
         gbs=pcie_gbs(known(end.speed_gts), known(end.width)),
         trusted=trusted,
     )
 
 
-def from_driver(
-    end: LinkEnd, gpu_max_speed: Reading[float], host_max_speed: Reading[float], trusted: bool = True
-) -> Link:
+def from_driver(end: LinkEnd, gpu_max_speed: Reading[float], host_max_speed: Reading[float]) -> Link:
     """The link as the driver of a GPU sees it: the port is only known by the host's maximum speed."""
     max_speed = _at_least(gpu_max_speed if known(gpu_max_speed) is not None else end.max_speed_gts, end.speed_gts)
     host = _at_least(host_max_speed, end.speed_gts)
@@ -111,14 +103,12 @@ def from_driver(
         end.speed_gts,
         end.width,
         max_speed,
-        _lanes_at_least(end.max_width, end.width),
+        _at_least(end.max_width, end.width),
         host,
         None,
-        _min_speed(max_speed, host),
+        _lesser(max_speed, host),
         None,
         pcie_gbs(known(end.speed_gts), known(end.width)),
-        None,
-        trusted,
     )
 
 

@@ -47,8 +47,10 @@ def merge_gpu(old: DriverGpu, new: DriverGpu) -> DriverGpu:
     # One list of which nothing is missing names all links.
     ends_early = [gpu.nvlinks_are == CUT_SHORT for gpu in (old, new) if known(gpu.nvlinks)]
     are = CUT_SHORT if ends_early and all(ends_early) else LISTED
+    # A query of some fields does not take back the others.
+    link = fill(old.link, new.link) if old.link is not None and new.link is not None else merged.link
     return merged._replace(
-        nvlinks=links, nvlinks_are=are, lost=old.lost or new.lost, unknowns={**old.unknowns, **new.unknowns}
+        link=link, nvlinks=links, nvlinks_are=are, lost=old.lost or new.lost, unknowns={**old.unknowns, **new.unknowns}
     )
 
 

@@ -22,7 +22,7 @@ from gpu_topo.classifier import (
     sharing,
     xgmi,
 )
-from gpu_topo.classifier.rule import Rule
+from gpu_topo.classifier.rule import BONDS, LINKS, Rule
 from gpu_topo.classifier.silent import left_open, misled, silent
 from gpu_topo.model.finding import CRITICAL, SEVERITIES, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
@@ -35,9 +35,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["RULES", "Judgement", "classify", "verdict"]
+__all__ = ["LATE", "RULES", "Judgement", "classify", "verdict"]
 
-# In the order of INTERFACE: PCIe, NVLink and its kin, ports, the node.
+# In the order in which they are listed: PCIe, NVLink and its kin, the driver, ports, the node.
 RULES: tuple[Rule, ...] = (
     *pcie_width.RULES,
     *pcie_speed.RULES,
@@ -59,9 +59,8 @@ RULES: tuple[Rule, ...] = (
     *inventory.RULES,
 )
 
-# An accelerator counts as assessed when one of these could judge it.
-_ABOUT_LINKS = ("pcie-width-degraded", "pcie-speed-degraded")
-_ABOUT_BONDS = ("nvlink-inactive", "xgmi-degraded", "hccs-degraded")
+LATE = frozenset(rule.code for rule in RULES if rule.late)
+_CONSEQUENCES = frozenset(rule.code for rule in RULES if rule.consequence)
 
 
 class Judgement(NamedTuple):
@@ -98,10 +97,6 @@ def _accepted(finding: Finding, policy: Policy) -> Finding:
     return finding
 
 
-# What follows from another finding is told after it: a device behind a link that lost its lanes, after that link.
-_CONSEQUENCES = frozenset({"pcie-path-bottleneck", "port-outruns-pcie"})
-
-
 def _rank(finding: Finding) -> tuple[int, bool, float, str, str]:
     severity = SEVERITIES.index(finding.severity)
     return (severity, finding.code in _CONSEQUENCES, -(finding.lost_gbs or 0.0), finding.code, finding.subject)
@@ -122,8 +117,8 @@ def verdict(
     if not accelerators:
         return "ok"
     open_questions = {(u.code, u.subject) for u in unassessed}
-    about_links = [code for code in _ABOUT_LINKS if policy.asks(code)]
-    about_bonds = [code for code in _ABOUT_BONDS if policy.asks(code)]
+    about_links = [rule.code for rule in RULES if rule.about == LINKS and policy.asks(rule.code)]
+    about_bonds = [rule.code for rule in RULES if rule.about == BONDS and policy.asks(rule.code)]
     for device in accelerators:
         if device.link is not None and any((code, device.address) not in open_questions for code in about_links):
             return "ok"

@@ -184,6 +184,7 @@ def _finding(node: Node, chip: str, bridges: list[str], users: list[str]) -> Fin
         related=(*bridges, *users),
         observed={"acs": bits, "bridges": len(bridges)},
         expected={"acs": []},
+        witness="the access control registers of the bridges between them",
     )
 
 

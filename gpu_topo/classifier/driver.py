@@ -7,7 +7,9 @@ from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CAUSE_DENIED,
+    CAUSE_DRIVER,
     CAUSE_PASSTHROUGH,
+    CAUSE_TIMEOUT,
     CRITICAL,
     INFO,
     LINK_PARTNERS,
@@ -16,6 +18,7 @@ from gpu_topo.model.finding import (
     Finding,
     Unassessed,
 )
+from gpu_topo.model.facts import DENIED, OK, PARTIAL
 from gpu_topo.model.gpu import DriverState
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import GPU, Device, Gpu, Node
@@ -45,6 +48,11 @@ _REMEDY = (
 def judge_lost(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """gpu-lost."""
     state = node.drivers.get("nvml")
+    # A source that is silent as a whole is told of for every rule that reads it.
+    source = next((one.status for one in node.sources if one.name == "nvml"), OK)
+    if state is not None and state.status in ("failed", "crashed") and source in (DENIED, PARTIAL):
+        cause = CAUSE_DENIED if source == DENIED else CAUSE_DRIVER
+        yield Unassessed(GPU_LOST, "node", f"NVML did not tell of every GPU: {state.detail}", cause)
     for gpu in node.gpus:
         device = node.devices.get(gpu.address)
         if gpu.lost:
@@ -85,6 +93,7 @@ def _lost(gpu: Gpu, device: Device | None, why: str) -> Finding:
         "nvidia-smi -L; lspci -d 10de: -nn",
         observed={"listed": False},
         expected={"listed": True},
+        witness="what the driver says",
     )
 
 
@@ -98,6 +107,9 @@ def judge_unresponsive(node: Node, past: Past, policy: Policy) -> Iterator[Concl
             words = "the GPU driver's library is there and fails to start" if state.status == "failed" else (
                 "the GPU driver's library crashed"
             )  # fmt: skip
+        elif state.status == "unasked":
+            yield Unassessed(UNRESPONSIVE, "node", f"{library} was not asked to the end: {state.detail}", CAUSE_TIMEOUT)
+            continue
         else:
             continue
         yield Finding(
@@ -115,6 +127,7 @@ def judge_unresponsive(node: Node, past: Past, policy: Policy) -> Iterator[Concl
             "timeout 10 nvidia-smi; echo $?",
             observed={"library": library, "status": state.status, "detail": state.detail},
             expected={"status": "ok"},
+            witness="what the driver says",
         )
 
 
@@ -179,6 +192,7 @@ def _missing(subject: str, words: str, amd: bool = False) -> Finding:
         verify,
         observed={"driver": None},
         expected={},
+        witness="the driver that is bound",
     )
 
 
@@ -194,16 +208,19 @@ RULES = (
         ("NVIDIA/dcgm-exporter#348, leptonai/gpud#810, utkuozdemir/nvidia_gpu_exporter#393",),
         judge_lost,
         reads=("pcie", "nvml"),
+        late=True,
     ),
     Rule(
         UNRESPONSIVE,
         (CRITICAL, WARNING),
         "the GPU driver does not answer in time, or fails to start",
         "whether NVML initialises, and whether each of its calls returns before its deadline",
-        "no driver or library is there (gpu-driver-missing)",
+        "no driver or library is there (gpu-driver-missing); another run was asking all the time, or there was no time to "
+        "ask (unassessed)",
         ("drain the node and reboot; if it hangs on the way down, power-cycle",),
         ("NVIDIA/gpu-monitoring-tools#46, leptonai/gpud#117, NVIDIA/NVSentinel#1574",),
         judge_unresponsive,
+        late=True,
     ),
     Rule(
         MISSING,
@@ -215,5 +232,6 @@ RULES = (
         ("NVIDIA/DCGM#263, mej/nhc#111 (no driver is not a fault)",),
         judge_missing,
         reads=("pcie",),
+        late=True,
     ),
 )

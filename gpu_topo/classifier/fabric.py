@@ -154,6 +154,7 @@ def _finding(gpu: Gpu, severity: str, words: str, fabric: Fabric) -> Finding:
         "nvidia-smi -q | grep -A12 -w Fabric",
         observed={"state": known(fabric.state), "status": known(fabric.status), **dict(fabric.health)},
         expected={"state": "Completed", "status": "Success"},
+        witness="what the driver says",
     )
 
 
@@ -184,5 +185,6 @@ RULES = (
         ),
         judge_fabric,
         reads=("pcie", "nvml"),
+        late=True,
     ),
 )

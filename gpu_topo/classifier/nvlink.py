@@ -15,7 +15,7 @@ from gpu_topo.classifier.gpus import (
     whole_board,
     why_not,
 )
-from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.classifier.rule import BONDS, Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,
     CAUSE_DRIVER,
@@ -312,7 +312,7 @@ def judge_absent(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
         yield Finding(
             ABSENT,
             INFO,
-            "node" if len(group) > 1 else group[0].gpu.address,
+            "node",
             f"{len(group)} {_name(group)} could be joined by NVLink bridges and are not",
             CATALOGUE,
             "peer-to-peer traffic between them crosses PCIe",
@@ -332,24 +332,24 @@ def judge_errors(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
     """nvlink-errors: only growth says anything; totals since the driver was loaded are no rate."""
     for gpu in nvidia_gpus(node):
         grown = {
-            name.removeprefix("nvlink_"): growth
-            for (address, name), growth in past.counters.items()
-            if address == gpu.address and name.startswith("nvlink_") and growth.delta > 0
+            name.removeprefix("nvlink_"): number
+            for (address, name), number in past.counters.items()
+            if address == gpu.address and name.startswith("nvlink_") and number
         }
-        rate = sum(g.delta * 3600 / g.seconds for g in grown.values() if g.seconds > 0)
-        if rate <= policy.nvlink_errors_per_hour:
+        all_kinds = sum(grown.values())
+        if all_kinds <= policy.nvlink_errors_per_hour:
             continue
-        kinds = ", ".join(f"{name} +{growth.delta}" for name, growth in sorted(grown.items()))
+        kinds = ", ".join(f"{name} +{number}" for name, number in sorted(grown.items()))
         yield Finding(
             ERRORS,
             WARNING,
             gpu.address,
-            f"NVLink errors of {known(gpu.model) or gpu.address} grow by {rate:.0f} an hour: {kinds}",
+            f"NVLink errors of {known(gpu.model) or gpu.address} grow by {all_kinds} an hour: {kinds}",
             COUNTERS,
             "errors are sent again and cost bandwidth; growing ones announce a link that goes down",
             _REMEDY,
             f"nvidia-smi nvlink -e -i {gpu.ordinal if gpu.ordinal is not None else gpu.address}",
-            observed={"per_hour": round(rate, 1), **{name: growth.delta for name, growth in grown.items()}},
+            observed={"per_hour": all_kinds, **grown},
             expected={"per_hour": policy.nvlink_errors_per_hour},
         )
 
@@ -373,6 +373,8 @@ RULES = (
         _SOURCES,
         judge_inactive,
         reads=("pcie", "nvml"),
+        late=True,
+        about=BONDS,
     ),
     Rule(
         PARTIAL,
@@ -386,6 +388,7 @@ RULES = (
         ("NVIDIA/nccl-tests#320, NVIDIA/nccl#340 and #557 (half-seated bridge), NVIDIA/dcgm-exporter#316",),
         judge_partial,
         reads=("pcie", "nvml"),
+        late=True,
     ),
     Rule(
         ABSENT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_topo.classifier.links import MATTERS, called, many
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import COUNTERS, CRITICAL, INFO, WARNING, Finding
-from gpu_topo.model.history import Growth, Past, Policy
+from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import BRIDGE, Device, Node
 from gpu_topo.model.pci import Aer
 from gpu_topo.model.reading import known
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ERRORS = "pcie-errors"
 
 # Unsupported requests come from probing software, and an advisory non-fatal error is such a request's echo.
-_HARMLESS = frozenset({"UnsupReq", "AdvNonFatalErr", "NonFatalErr"})
+HARMLESS = frozenset({"UnsupReq", "AdvNonFatalErr", "NonFatalErr"})
 _IMPACT = (
     "each corrected error is a packet sent again: throughput and latency of this link suffer; many of them announce a "
     "link that falls back or a device that drops off the bus"
@@ -50,7 +50,7 @@ def _serious(errors: Mapping[str, int] | None) -> dict[str, int]:
     """The errors that count, by name."""
     if not errors:
         return {}
-    return {name: count for name, count in errors.items() if count and name not in _HARMLESS}
+    return {name: count for name, count in errors.items() if count and name not in HARMLESS}
 
 
 def _standing(device: Device, aer: Aer) -> Iterator[Finding]:
@@ -90,20 +90,14 @@ def _standing(device: Device, aer: Aer) -> Iterator[Finding]:
     )
 
 
-def _per_hour(growth: Growth) -> float:
-    return growth.delta * 3600 / growth.seconds if growth.seconds > 0 else 0.0
-
-
 def _growing(device: Device, past: Past, policy: Policy) -> Iterator[Finding]:
-    fatal = [past.counters.get((device.address, f"aer_{kind}")) for kind in ("fatal", "nonfatal")]
-    grown = sum(growth.delta for growth in fatal if growth is not None)
-    correctable = past.counters.get((device.address, "aer_correctable"))
-    rate = _per_hour(correctable) if correctable is not None else 0.0
+    grown = sum(past.counters.get((device.address, f"aer_{kind}"), 0) for kind in ("fatal", "nonfatal"))
+    correctable = past.counters.get((device.address, "aer_correctable"), 0)
     if grown > 0:
         severity, words = CRITICAL, f"{many(grown, 'uncorrectable PCIe error')} in the last hour at most"
-    elif rate > policy.correctable_per_hour:
+    elif correctable > policy.correctable_per_hour:
         severity = WARNING
-        words = f"corrected PCIe errors grow by {rate:.0f} an hour (threshold {policy.correctable_per_hour:g})"
+        words = f"corrected PCIe errors grow by {correctable} an hour (threshold {policy.correctable_per_hour:g})"
     else:
         return
     yield Finding(
@@ -115,28 +109,27 @@ def _growing(device: Device, past: Past, policy: Policy) -> Iterator[Finding]:
         _IMPACT,
         _REMEDY,
         f"grep . /sys/bus/pci/devices/{device.address}/aer_dev_*",
-        observed={"uncorrectable": grown, "correctable_per_hour": round(rate, 1)},
+        observed={"uncorrectable": grown, "correctable_per_hour": correctable},
         expected={"uncorrectable": 0, "correctable_per_hour": policy.correctable_per_hour},
     )
 
 
 def _replays(node: Node, past: Past, policy: Policy) -> Iterator[Finding]:
     for gpu in node.gpus:
-        growth = past.counters.get((gpu.address, "replays"))
+        grown = past.counters.get((gpu.address, "replays"), 0)
         device = node.devices.get(gpu.address)
-        if growth is None or device is None or _per_hour(growth) <= policy.replays_per_hour:
+        if device is None or grown <= policy.replays_per_hour:
             continue
         yield Finding(
             ERRORS,
             WARNING,
             gpu.address,
-            f"{called(device)}: PCIe replays grow by {_per_hour(growth):.0f} an hour "
-            f"(threshold {policy.replays_per_hour:g})",
+            f"{called(device)}: PCIe replays grow by {grown} an hour (threshold {policy.replays_per_hour:g})",
             COUNTERS,
             _IMPACT,
             _REMEDY,
             "nvidia-smi -q | grep -A1 'Replays Since Reset'",
-            observed={"replays_per_hour": round(_per_hour(growth), 1)},
+            observed={"replays_per_hour": grown},
             expected={"replays_per_hour": policy.replays_per_hour},
         )
 

@@ -66,6 +66,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             f"lspci -s {device.address} -xxx | head -3",
             observed={"configuration": "all ones"},
             expected={"configuration": "readable"},
+            witness="what the device answers",
         )
     yield from _unidentified(node)
     if "pcie" in silent(node):

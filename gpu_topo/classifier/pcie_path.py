@@ -9,11 +9,13 @@ from gpu_topo.classifier.links import (
     is_chipset,
     is_nvme,
     lost,
+    many,
     owners,
     verify_link,
 )
-from gpu_topo.classifier.nic_rates import card_rate, is_fast_nic
+from gpu_topo.classifier.nic_rates import card_rate, fitting, is_fast_nic
 from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.address import slot_of
 from gpu_topo.model.finding import INFO, LINK_PARTNERS, WARNING, Finding
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, NIC, Device, Node
@@ -41,14 +43,14 @@ def judge_path(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             continue
         step, rate = found
         line = card_rate(node, device) if device.kind == NIC else None
-        asks = min(own, line.gbs) if line is not None and line.known else own
+        asks = min(own, line.most) if line is not None else own
         fits = asks <= rate
         yield Finding(
             PATH,
             INFO if fits else WARNING,
             device.address,
             f"{called(device)} can carry {gbs(own)}, but the link of {called(step)} on its way to the processor "
-            f"carries {gbs(rate)}" + (f"; its line rate of {gbs(asks)} fits" if fits else ""),
+            f"carries {gbs(rate)}" + (f"; {fitting(line)}" if line is not None and fits else ""),
             LINK_PARTNERS,
             "none: its ports bring no more than that link carries"
             if fits
@@ -98,12 +100,13 @@ def judge_uplink(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
         if ratio is None or uplink is None or ratio <= _ROUNDING or switch.id in node.hidden_links:
             continue
         rate = uplink.expected_gbs or uplink.gbs
+        cards = len({slot_of(address) for address in switch.downstream})
         runs_at = f" at best, {gbs(uplink.gbs)} as it runs" if uplink.gbs is not None and uplink.gbs != rate else ""
         yield Finding(
             OVERSUBSCRIBED,
             INFO,
             switch.id,
-            f"{ratio:.1f}:1 on {switch.name or 'the switch'} at {switch.id}: {len(switch.downstream)} devices that can "
+            f"{ratio:.1f}:1 on {switch.name or 'the switch'} at {switch.id}: {many(cards, 'device')} that can "
             f"carry {gbs(switch.downstream_gbs)} share an uplink of {gbs(rate)}{runs_at}",
             LINK_PARTNERS,
             "none for traffic that stays below the switch (GPU to GPU, GPU to NIC); host copies and data loading of "
@@ -130,6 +133,7 @@ RULES = (
         ("nokyan/resources#512, ilya-zlobintsev/LACT#334 (AMD's inner x16 hides the slot), scitix/sichek#122",),
         judge_path,
         reads=("pcie",),
+        consequence=True,
     ),
     Rule(
         OVERSUBSCRIBED,

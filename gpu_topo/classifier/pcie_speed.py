@@ -17,7 +17,7 @@ from gpu_topo.classifier.links import (
     verify_link,
     why_unknown,
 )
-from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.classifier.rule import LINKS, Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,
     CAUSE_LOAD,
@@ -150,7 +150,7 @@ def _twins_at_full_speed(node: Node, gpu: Gpu) -> bool:
     mine = node.devices[gpu.address]
     for twin in node.gpus:
         other = node.devices.get(twin.address)
-        if twin.address == gpu.address or other is None or other.function.device_id != mine.function.device_id:
+        if twin.address == gpu.address or other is None or _model(twin, other) != _model(gpu, mine):
             continue
         link = other.link
         full = link.expected_speed_gts or known(link.max_speed_gts) if link is not None else None
@@ -158,6 +158,12 @@ def _twins_at_full_speed(node: Node, gpu: Gpu) -> bool:
             if (sample.utilization or 0) > 0 and full and (sample.speed_gts or 0) >= full:
                 return True
     return False
+
+
+def _model(gpu: Gpu, device: Device) -> tuple[int | None, str | None]:
+    """By what GPUs are of one model: the id, and where no source has ids, the driver's name, else each by itself."""
+    number = device.function.device_id
+    return (number, None) if number is not None else (None, known(gpu.model) or gpu.address)
 
 
 def _end_unseen(device: Device, gpu: Gpu | None, speed: float, past: Past) -> Iterator[Unassessed]:
@@ -236,5 +242,6 @@ RULES = (
         ),
         judge,
         reads=("pcie",),
+        about=LINKS,
     ),
 )

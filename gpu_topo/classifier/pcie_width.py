@@ -21,8 +21,8 @@ from gpu_topo.classifier.links import (
     why_unknown,
     width_severity,
 )
-from gpu_topo.classifier.nic_rates import Rate, card_rate
-from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.classifier.nic_rates import Rate, card_rate, fitting
+from gpu_topo.classifier.rule import LINKS, Conclusion, Rule
 from gpu_topo.model.finding import (
     CAUSE_NOT_RECORDED,
     CRITICAL,
@@ -203,6 +203,7 @@ def _unexplained(node: Node, device: Device, what: str, severity: str, policy: P
         f"lspci -PP -s {device.address}; lspci -vv | grep -E '^[0-9a-f]|LnkCap:|LnkSta:'",
         observed={"speed_gts": known(link.speed_gts), "width": known(link.width), "gbs": link.gbs},
         expected={"max_speed_gts": known(link.max_speed_gts), "max_width": known(link.max_width), "gbs": most},
+        witness="what the device itself can do",
         lost_gbs=None,
     )
 
@@ -259,15 +260,15 @@ def _limited(node: Node, device: Device, card: Link, own: float | None, fewer: b
     port_width = known(link.port_max_width)
     port = describe_link(known(link.port_max_speed_gts), port_width)
     rate = card_rate(node, target) if target.kind == NIC and link.expected_gbs is not None else None
-    fits = rate is not None and rate.gbs <= (link.expected_gbs or 0.0)
-    unfit = rate is not None and rate.known and not fits
+    fits = rate is not None and rate.most <= (link.expected_gbs or 0.0)
+    unfit = rate is not None and rate.least > (link.expected_gbs or 0.0)
     narrow = target.kind == GPU and fewer and port_width is not None and port_width <= 4
     return Finding(
         SLOT,
         WARNING if (_is_compute(target) and fewer) or narrow or unfit else INFO,
         device.address,
         f"{called(target)} can do {can}, {slot_words(node, device)} only {port}"
-        + (f"; its line rate of {gbs(rate.gbs)} does not fit" if rate is not None and unfit else ""),
+        + (f"; its line rate of {gbs(rate.least)} does not fit" if rate is not None and unfit else ""),
         LINK_PARTNERS,
         _of_rate(rate, link.expected_gbs)
         or (
@@ -285,7 +286,7 @@ def _limited(node: Node, device: Device, card: Link, own: float | None, fewer: b
         },
         expected={"max_speed_gts": known(card.max_speed_gts), "max_width": known(card.max_width), "gbs": own},
         # What a NIC loses is line rate, as far as that is known, and not what its card could do besides.
-        lost_gbs=lost(link.expected_gbs, own if rate is None else rate.gbs if unfit else None),
+        lost_gbs=lost(link.expected_gbs, own if rate is None else rate.least if unfit else None),
     )
 
 
@@ -293,12 +294,11 @@ def _of_rate(rate: Rate | None, carried: float | None) -> str:
     """What a slot that carries less than the card could do is to a NIC, "" where it costs line rate or is no NIC."""
     if rate is None or carried is None:
         return ""
-    if rate.gbs <= carried:
-        most = gbs(rate.gbs)
-        return f"none: its line rate of {most} fits" if rate.known else f"none: its ports do {most} at most"
-    if rate.known:
+    if rate.most <= carried:
+        return f"none: {fitting(rate)}"
+    if rate.least > carried:
         return ""
-    return f"none, unless its ports, which can do {gbs(rate.gbs)}, run at more than {gbs(carried)}: that is not known"
+    return f"none, unless its ports, which can do {gbs(rate.most)}, run at more than {gbs(carried)}: that is not known"
 
 
 def _is_compute(device: Device) -> bool:
@@ -330,6 +330,7 @@ RULES = (
         _SOURCES,
         judge_width,
         reads=("pcie",),
+        about=LINKS,
     ),
     Rule(
         UNEXPLAINED,

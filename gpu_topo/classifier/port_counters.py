@@ -13,7 +13,7 @@ from gpu_topo.model.finding import (
     Finding,
     Unassessed,
 )
-from gpu_topo.model.history import Growth, Past, Policy
+from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
 
@@ -37,14 +37,8 @@ CEILINGS = {
 }
 LINK_DOWNED = "link_downed"
 _LINK_DOWNED_CEILING = 0xFF
-_HOUR = 3600.0
 # The same words for every port, so that a report can put them together.
 _NO_RATE = " were counted since the counters were last reset: a total is no rate, a second look would tell"
-
-
-def per_hour(growth: Growth) -> float:
-    """Growth per hour. A window shorter than an hour is not extrapolated: one event in a minute is one event."""
-    return growth.delta * _HOUR / max(growth.seconds, _HOUR)
 
 
 def judge_errors(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
@@ -61,22 +55,20 @@ def judge_errors(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
 def _watched(past: Past, policy: Policy, item: Judged, counters: dict[str, int | None]) -> Iterator[Conclusion]:
     growing = {}
     for name, value in counters.items():
-        growth = past.counters.get((item.name, name))
-        if growth is not None and per_hour(growth) > policy.port_errors_per_hour:
-            growing[name] = growth
-        elif CEILINGS[name] and value == CEILINGS[name] and (growth is None or growth.delta == 0):
+        grown = past.counters.get((item.name, name), 0)
+        if grown > policy.port_errors_per_hour:
+            growing[name] = grown
+        elif CEILINGS[name] and value == CEILINGS[name] and not grown:
             reason = f"{name} stands at its ceiling of {value} and counts no further until it is cleared (perfquery -R)"
             yield Unassessed(ERRORS, item.name, reason, CAUSE_UNREADABLE)
     if not growing:
         return
-    words = ", ".join(
-        f"{name} +{growth.delta} in the last {_duration(growth.seconds)}" for name, growth in growing.items()
-    )
+    words = ", ".join(f"{name} +{grown}" for name, grown in growing.items())
     yield Finding(
         ERRORS,
         WARNING,
         item.name,
-        f"port {item.name} counts errors: {words}",
+        f"port {item.name} counts errors, in the last hour: {words}",
         COUNTERS,
         f"packets are lost and sent again, and a link with many errors goes down; {COLLECTIVES}",
         (
@@ -85,7 +77,7 @@ def _watched(past: Past, policy: Policy, item: Judged, counters: dict[str, int |
             "swap the cable, then the port, to tell which of them it is",
         ),
         f"grep . /sys/class/infiniband/{item.port.device}/ports/{item.port.port}/counters/*err*",
-        observed={name: growth.delta for name, growth in growing.items()},
+        observed=growing,
         expected={"per_hour": policy.port_errors_per_hour},
     )
 
@@ -95,18 +87,17 @@ def judge_flapping(node: Node, past: Past, policy: Policy) -> Iterator[Conclusio
     for item in judged(node, policy):
         downed = known(item.port.counters.get(LINK_DOWNED))
         seen = past.flaps.get(item.name)
-        counted = past.counters.get((item.name, LINK_DOWNED))
         if not past.watching:
             if downed:
                 yield Unassessed(FLAPPING, item.name, "losses of the link" + _NO_RATE, CAUSE_NOT_RECORDED)
             continue
-        worst = max((g for g in (seen, counted) if g is not None), key=per_hour, default=None)
-        if worst is not None and per_hour(worst) > policy.flaps_per_hour:
+        flaps = max(seen or 0, past.counters.get((item.name, LINK_DOWNED), 0))
+        if flaps > policy.flaps_per_hour:
             yield Finding(
                 FLAPPING,
                 WARNING,
                 item.name,
-                f"port {item.name} went down {many(worst.delta, 'time')} in the last {_duration(worst.seconds)}",
+                f"port {item.name} went down {many(flaps, 'time')} in the last hour",
                 COUNTERS,
                 "every time, collectives stall until the link is back or the job fails on a timeout",
                 (
@@ -115,18 +106,12 @@ def judge_flapping(node: Node, past: Past, policy: Policy) -> Iterator[Conclusio
                     "update the firmware of transceiver and adapter",
                 ),
                 f"cat /sys/class/infiniband/{item.port.device}/ports/{item.port.port}/counters/link_downed",
-                observed={"flaps": worst.delta, "seconds": round(worst.seconds)},
+                observed={"flaps": flaps},
                 expected={"per_hour": policy.flaps_per_hour},
             )
         elif downed == _LINK_DOWNED_CEILING and seen is None:
             reason = f"{LINK_DOWNED} stands at its ceiling of {downed} and counts no further until it is cleared"
             yield Unassessed(FLAPPING, item.name, reason, CAUSE_UNREADABLE)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
 
 
 RULES = (

@@ -311,6 +311,7 @@ RULES = (
         judge_rate,
         reads=("pcie", "rdma", "net"),
         misled_without=("pcie", "net"),
+        late=True,
     ),
     Rule(
         OUTRUNS,
@@ -325,5 +326,6 @@ RULES = (
         judge_outruns,
         reads=("pcie", "rdma", "net"),
         misled_without=("pcie",),
+        consequence=True,
     ),
 )

@@ -179,5 +179,6 @@ RULES = (
         judge_gpudirect,
         reads=("pcie", "rdma"),
         misled_without=("pcie",),
+        late=True,
     ),
 )

@@ -46,7 +46,7 @@ def judge_down(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     twins_of = {item.name: group for group in groups.values() for item in group}
     for item in ports:
         state = known(item.port.state)
-        if state == "ACTIVE":
+        if item.up:
             continue
         unknown = state_unknown(item.port)
         if unknown is not None:
@@ -201,6 +201,7 @@ def judge_not_active(node: Node, past: Past, policy: Policy) -> Iterator[Conclus
             show(item),
             observed={"state": state, "phys_state": phys, "sm_lid": known(item.port.sm_lid)},
             expected={"state": "ACTIVE"},
+            witness="the state of the port",
         )
 
 
@@ -222,6 +223,7 @@ RULES = (
         judge_down,
         reads=("pcie", "rdma"),
         misled_without=("pcie",),
+        late=True,
     ),
     Rule(
         NOT_ACTIVE,
@@ -234,5 +236,6 @@ RULES = (
         judge_not_active,
         reads=("pcie", "rdma"),
         misled_without=("pcie",),
+        late=True,
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpu_topo.classifier.links import why_unknown
-from gpu_topo.model.address import slot_of
 from gpu_topo.model.cached import of_last
 from gpu_topo.model.finding import CAUSE_UNREADABLE
 from gpu_topo.model.history import Past, Policy
@@ -11,7 +10,8 @@ from gpu_topo.model.host import Port
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
-from gpu_topo.topology.ports import is_up, port_name, serves_no_one
+from gpu_topo.topology.lookup import lookup
+from gpu_topo.topology.ports import card_of, is_up, port_name, serves_no_one
 from gpu_topo.topology.roles import NVSWITCH, roles
 
 TYPE_CHECKING = False
@@ -29,11 +29,13 @@ LINK_STATE = "cat /sys/class/infiniband/{device}/ports/{port}/{{state,phys_state
 
 
 class Judged(NamedTuple):
-    """A port that rules look at, with its name (mlx5_0/1) and its role."""
+    """A port that rules look at, with its name (mlx5_0/1), its role and what identifies its board, "" where nothing
+    does: one type of chip is sold in several grades."""
 
     port: Port
     name: str
     role: str
+    board: str
 
     @property
     def up(self) -> bool:
@@ -43,16 +45,28 @@ class Judged(NamedTuple):
     @property
     def card(self) -> str:
         """What the functions and ports of one card share."""
-        address = known(self.port.address)
-        return slot_of(address) if address else self.port.card or self.port.device
+        return card_of(self.port)
 
 
 @of_last
 def judged(node: Node, policy: Policy) -> Sequence[Judged]:
     """Every port but software devices, virtual functions beside their own, and NVSwitch management functions."""
     told = roles(node, policy.roles)
-    found = [Judged(port, port_name(port), told.get(port_name(port), "")) for port in node.ports]
+    found = [
+        Judged(port, port_name(port), told.get(port_name(port), ""), _board_of(node, port)) for port in node.ports
+    ]
     return [j for j in found if j.role != NVSWITCH and not serves_no_one(node, j.port)]
+
+
+def _board_of(node: Node, port: Port) -> str:
+    """The PSID of a board, which NVIDIA's drivers tell; else the ids of its PCI function, whose subsystem is the board
+    (PCI Local Bus Specification 6.2.4)."""
+    function = lookup(node).functions.get(known(port.address) or "")
+    psid = known(port.board_id)
+    if psid or function is None or not function.subsystem_vendor_id or function.device_id is None:
+        return psid or ""
+    ids = (function.vendor_id, function.device_id, function.subsystem_vendor_id, function.subsystem_device_id)
+    return ":".join(f"{number or 0:04x}" for number in ids)
 
 
 def show(judged: Judged) -> str:
@@ -66,14 +80,12 @@ def board(judged: Judged) -> str:
 
 
 def by_board(ports: Sequence[Judged]) -> Mapping[tuple[str, ...], list[Judged]]:
-    """Ports of the same board and link layer. Without a board id nobody is anybody's twin: one type of chip is
-    sold in several grades."""
+    """Ports of the same board and link layer. Where nothing identifies its board a port is nobody's twin."""
     groups: dict[tuple[str, ...], list[Judged]] = {}
     for item in ports:
-        identity = known(item.port.board_id)
-        if identity:
+        if item.board:
             layer = known(item.port.link_layer) or ""
-            groups.setdefault((identity, layer), []).append(item)
+            groups.setdefault((item.board, layer), []).append(item)
     return groups
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Conclusion = Finding | Unassessed
 
+LINKS, BONDS = "links", "bonds"  # of an accelerator: over PCIe; NVLink and its kin
+
 
 class Rule(NamedTuple):
     """One rule. judge yields Findings and Unassessed whose code is `code`; the rest is what `rules CODE` prints."""
@@ -29,3 +31,6 @@ class Rule(NamedTuple):
     judge: Judge
     reads: tuple[str, ...] = ()  # sources by name: while one is silent, what the rule had shown stays open
     misled_without: tuple[str, ...] = ()  # those of them without which it takes what was not read for missing
+    late: bool = False  # it needs drivers, links or a fabric, which may come up after the daemon does
+    consequence: bool = False  # what it finds follows from another finding, and is told after it
+    about: str = ""  # LINKS or BONDS where it tells that an accelerator was judged at all

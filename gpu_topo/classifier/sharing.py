@@ -73,18 +73,17 @@ def _as_it_runs(uplink: Link | None) -> str:
 
 
 def _demand(node: Node, adapters: Sequence[Device]) -> Rate | None:
-    """What the ports of the adapters ask for together, no more than their PCIe links carry. None where neither tells;
-    not known where it is what ports or links can do at most."""
-    total, sure = 0.0, True
+    """What the ports of the adapters ask for together, no more than their links carry. None where neither tells."""
+    least = most = 0.0
     cards = {slot_of(device.address): device for device in reversed(adapters)}
     for device in cards.values():
         line, link = card_rate(node, device), _capacity(node, [device])
-        bounds = [value for value in (line.gbs if line is not None else None, link) if value is not None]
+        bounds = [value for value in (line.most if line is not None else None, link) if value is not None]
         if not bounds:
             return None
-        total += min(bounds)
-        sure = sure and line is not None and line.known
-    return Rate(total, sure)
+        most += min(bounds)
+        least += min(*bounds, line.least) if line is not None else 0.0
+    return Rate(least, most)
 
 
 def _mounts(node: Node, drives: Sequence[Device]) -> list[str]:
@@ -129,7 +128,7 @@ def _inside(
         "lspci -tv",
         related=tuple(d.address for d in (*adapters, *drives)),
         observed={
-            "nic_gbs": _rounded(need.gbs if need is not None else None),
+            "nic_gbs": _rounded(need.most if need is not None else None),
             "storage_gbs": _rounded(asked),
             "uplink_gbs": _rounded(carries),
             "gpus": len(gpus),
@@ -147,15 +146,16 @@ def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequ
         reason = f"what {missing} can carry is not recorded"
         return Unassessed(SHARES, switch.id, reason, CAUSE_NOT_RECORDED)
     fast = any(is_fast_nic(node, device) for device in adapters)
-    both = need.gbs + asked
-    fits = both <= carries * _ROOM
-    over = fast and need.known and not fits
+    fits = need.most + asked <= carries * _ROOM
+    over = fast and need.least + asked > carries * _ROOM
+    asks = need.least if over else need.most
+    both = asks + asked
     link = describe_link(known(uplink.speed_gts), known(uplink.width)) if uplink else "?"
     best = uplink.expected_gbs if uplink else None
     whole = f", {gbs(best)} at best" if best is not None and carries < best else ""
     sums = (
-        f"{need.gbs:.1f} + {asked:.1f} = {both:.1f} GB/s below{'' if need.known else ' at most'}, {carries:.1f} GB/s "
-        f"({link} as it runs{whole}) above"
+        f"{asks:.1f} + {asked:.1f} = {both:.1f} GB/s below{'' if over or need.known else ' at most'}, "
+        f"{carries:.1f} GB/s ({link} as it runs{whole}) above"
     )
     return Finding(
         SHARES,
@@ -180,7 +180,7 @@ def _across(node: Node, switch: Switch, adapters: Sequence[Device], drives: Sequ
         f"lspci -tv; lspci -s {switch.id} -vv | grep LnkSta:",
         related=tuple(d.address for d in (*adapters, *drives)),
         observed={
-            "nic_gbs": _rounded(need.gbs),
+            "nic_gbs": _rounded(asks),
             "storage_gbs": _rounded(asked),
             "uplink_gbs": _rounded(carries),
             "gpus": 0,

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from gpu_topo.classifier.links import called, many
 from gpu_topo.classifier.ports import listed
-from gpu_topo.classifier.rule import Conclusion, Rule
-from gpu_topo.model.finding import CAUSE_UNREADABLE, PEERS, WARNING, Finding, Unassessed
+from gpu_topo.classifier.rule import BONDS, Conclusion, Rule
+from gpu_topo.model.finding import CAUSE_NOT_RECORDED, CAUSE_UNREADABLE, PEERS, WARNING, Finding, Unassessed
 from gpu_topo.model.gpu import INACTIVE, UNKNOWN_STATE, AcceleratorLink
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.counted import accelerators
+from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _NAMES = {"xgmi": "xGMI", "hccs": "HCCS"}
+_KINDS = {"xgmi": ("xgmi",), "hccs": ("hccs", "sio")}  # SIO joins the two dies of one Ascend package
 _CODES = {"xgmi": "xgmi-degraded", "hccs": "hccs-degraded"}
 _VERIFY = {"xgmi": "rocm-smi --showtopo", "hccs": "npu-smi info -t topo"}
+_BOARDS = (4, 8, 16)  # accelerators that a board or a host carries
+_PLACES = {"xgmi": "rocm-smi --showbus", "hccs": "npu-smi info"}
 _SMALLEST_MESH = 4  # of three, one broken connection looks like a chain that was built so
 _REMEDY = (
     "look for link errors of the driver: dmesg | grep -iE 'xgmi|ras|hccs'",
@@ -30,12 +34,14 @@ _REMEDY = (
 
 class _Ends(NamedTuple):
     """What one accelerator has: partners, links to all of them together (None: not known), partners whose links are
-    inactive."""
+    inactive. certain: it has no partner of which that is not known; such count here, so that what is not known is no
+    ground for blame."""
 
     device: Device
     partners: frozenset[str]
     links: int | None
     inactive: frozenset[str]
+    certain: bool = True
 
     @property
     def address(self) -> str:
@@ -52,7 +58,11 @@ class _Usual(NamedTuple):
 
 def _judge(kind: str) -> Callable[[Node, Past, Policy], Iterator[Conclusion]]:
     def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
-        links = [link for link in node.accelerator_links if link.kind.lower() == kind]
+        links = [link for link in node.accelerator_links if link.kind.lower() in _KINDS[kind]]
+        if links and all(link.a not in node.devices for link in links):
+            reason = f"which accelerator of the matrix is which device is not recorded; {_PLACES[kind]} tells"
+            yield Unassessed(_CODES[kind], "node", reason, CAUSE_NOT_RECORDED)
+            return
         unknown = sum(link.state == UNKNOWN_STATE for link in links)
         if unknown:
             reason = f"the state of {unknown} {_NAMES[kind]} connections is not known"
@@ -64,7 +74,8 @@ def _judge(kind: str) -> Callable[[Node, Past, Policy], Iterator[Conclusion]]:
         for end in ends:
             models.setdefault((end.device.function.vendor_id, end.device.function.device_id), []).append(end)
         for peers in models.values():
-            yield from _among(kind, peers)
+            for twins in _comparable(node, peers):
+                yield from _among(kind, twins)
 
     return judge
 
@@ -83,32 +94,57 @@ def _ends(node: Node, links: Sequence[AcceleratorLink]) -> list[_Ends]:
                 frozenset(other[id(link)] for link in up),
                 total,
                 frozenset(other[id(link)] for link in mine if link.state == INACTIVE),
+                all(link.state != UNKNOWN_STATE for link in mine),
             )
         )
     return found
 
 
+def _comparable(node: Node, peers: Sequence[_Ends]) -> Iterator[Sequence[_Ends]]:
+    """Groups within which one accelerator tells what another should have: all that a whole board carries, else those
+    that are connected. A container or a job that is shown five of two groups of four sees one without partners."""
+    numbers = {gpu.ordinal for end in peers if (gpu := lookup(node).gpus.get(end.address)) is not None}
+    first = min((number for number in numbers if number is not None), default=0)
+    in_a_row = None in numbers or not numbers or numbers == set(range(first, first + len(peers)))
+    if len(peers) in _BOARDS and in_a_row and first % len(peers) == 0:
+        yield peers
+        return
+    left = {end.address: end for end in peers}
+    while left:
+        mesh = _mesh(next(iter(left.values())), peers)
+        yield mesh
+        for end in mesh:
+            left.pop(end.address, None)
+
+
 def _among(kind: str, peers: Sequence[_Ends]) -> Iterator[Finding]:
+    sure = [end for end in peers if end.certain]
+    counts = [end.links for end in sure if end.links is not None]
+    # What nearly all have shows only where nearly all are known.
     usual = _Usual(
-        _most([len(end.partners) for end in peers]), _most([end.links for end in peers if end.links is not None])
+        _most([len(end.partners) for end in sure], len(peers)),
+        _most(counts, len(peers) if len(sure) < len(peers) else len(counts)),
     )
+    joined = sum(end.certain and bool(end.partners) for end in peers)
     for end in peers:
         group = _mesh(end, peers)
         wanted = usual if usual.partners is not None else usual._replace(partners=_nearly_full(group))
         fewer_peers = wanted.partners is not None and len(end.partners) < wanted.partners
+        # Hives of several sizes, as one is that lost a member: that one still differs by having none at all.
+        alone = not end.partners and len(peers) >= _SMALLEST_MESH and joined * 3 >= len(peers) * 2
         fewer_links = wanted.links is not None and end.links is not None and end.links < wanted.links
-        if end.inactive or fewer_peers or fewer_links:
+        if end.inactive or fewer_peers or fewer_links or alone:
             missing = sorted(end.inactive | ({o.address for o in group} - end.partners - {end.address}))
             yield _fewer(kind, end, wanted, missing)
 
 
-def _most(numbers: Sequence[int]) -> int | None:
-    """The number that at least two thirds of three or more have. Designs whose members differ (the two dies of a
-    package, uneven hives) have no such majority and are left alone."""
+def _most(numbers: Sequence[int], among: int) -> int | None:
+    """The number that at least two thirds of three or more have, of so many in all. Designs whose members differ (the
+    two dies of a package, uneven hives) have no such majority and are left alone."""
     if len(numbers) < 3:
         return None
     number = max(numbers, key=numbers.count)
-    return number if numbers.count(number) * 3 >= len(numbers) * 2 else None
+    return number if numbers.count(number) * 3 >= among * 2 else None
 
 
 def _mesh(end: _Ends, peers: Sequence[_Ends]) -> list[_Ends]:
@@ -126,7 +162,7 @@ def _mesh(end: _Ends, peers: Sequence[_Ends]) -> list[_Ends]:
 def _nearly_full(group: Sequence[_Ends]) -> int | None:
     """The partners that each should have where half of a mesh or more reaches all others: a single connection is
     broken, since nobody builds meshes with a hole."""
-    full = sum(len(end.partners) == len(group) - 1 for end in group)
+    full = sum(end.certain and len(end.partners) == len(group) - 1 for end in group)
     return len(group) - 1 if len(group) >= _SMALLEST_MESH and full * 2 >= len(group) else None
 
 
@@ -138,7 +174,9 @@ def _counts(partners: int | None, links: int | None) -> str:
 
 def _fewer(kind: str, end: _Ends, usual: _Usual, missing: Sequence[str]) -> Finding:
     name = _NAMES[kind]
-    says = f"its twins have {_counts(usual.partners, usual.links)}" if any(usual) else "the others are inactive"
+    says = "the others are inactive" if end.inactive else "nearly all its twins have some"
+    if any(usual):
+        says = f"its twins have {_counts(usual.partners, usual.links)}"
     lacks = f"; nothing to {listed(missing)}" if missing else ""
     return Finding(
         _CODES[kind],
@@ -162,15 +200,18 @@ def _rule(kind: str, reference: str, reads: tuple[str, ...] = ()) -> Rule:
         (WARNING,),
         f"an accelerator has fewer {name} links than its twins",
         f"{name} partners and links of each accelerator against those of the same model in this node",
-        "nearly all have the same, there is no clear majority (some designs are uneven), or there is no such link",
+        "nearly all have the same, there is no clear majority (some designs are uneven), there is no such link, or a"
+        " container is shown a part of the board; a connection of which nothing is known is no missing one",
         _REMEDY,
         (reference,),
         _judge(kind),
         reads=reads,
+        late=True,
+        about=BONDS,
     )
 
 
 RULES = (
     _rule("xgmi", "linux: drivers/gpu/drm/amd/amdkfd (topology of /sys/class/kfd); ROCm/rocm-systems", ("kfd",)),
-    _rule("hccs", "Huawei: npu-smi command reference (info -t topo)"),
+    _rule("hccs", "Huawei: npu-smi command reference (info -t topo); Ascend driver (soc_get_dev_topology)"),
 )

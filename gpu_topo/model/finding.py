@@ -78,6 +78,7 @@ class Finding(NamedTuple):
     lost_gbs: float | None = None
     accepted: Acceptance | None = None
     since: float | None = None  # seconds since the epoch; only the daemon knows
+    witness: str = ""  # what it goes by, where it compares nothing: "what the driver says"
 
 
 class Unassessed(NamedTuple):

@@ -60,14 +60,11 @@ class DriverGpu(NamedTuple):
     architecture: Reading[str] = None
     vendor_id: int | None = None
     device_id: int | None = None
-    board_part: Reading[str] = None
     minor: Reading[int] = None  # /dev/nvidia<minor>
     numa_node: Reading[int] = None
     local_cpus: Reading[str] = None
     pstate: Reading[int] = None  # 0 to 15
     utilization: Reading[int] = None  # percent
-    clocks_idle: Reading[bool] = None  # the "GPU idle" clocks event reason
-    throttle: Reading[frozenset[str]] = None
     link: LinkEnd | None = None  # current; max = what GPU and system can do together
     gpu_max_speed_gts: Reading[float] = None  # the GPU's own maximum
     host_max_speed_gts: Reading[float] = None
@@ -79,15 +76,15 @@ class DriverGpu(NamedTuple):
     nvlinks_are: str = LISTED  # LISTED | COUNTED | CUT_SHORT
     fabric: Reading[Fabric] = None
     lost: bool = False  # the driver says that the GPU is lost
-    bar1_bytes: Reading[int] = None
     c2c: Reading[bool] = None  # coherent chip-to-chip host link
     unknowns: Mapping[str, str] = EMPTY  # question -> reason, for what this GPU refused
+    name: str | None = None  # what matrices call it, where that is not GPU<ordinal>: NPU3, Phy-ID12
 
 
 class AcceleratorLink(NamedTuple):
-    """Links between two accelerators that are not NVLink: xGMI or HCCS. gbs per direction, all links together."""
+    """Links between two accelerators that are not NVLink. gbs per direction, all links together."""
 
-    kind: str  # xGMI | HCCS
+    kind: str  # xGMI | HCCS | SIO, which joins the two dies of one Ascend package
     a: str
     b: str
     links: Reading[int] = None
@@ -96,7 +93,8 @@ class AcceleratorLink(NamedTuple):
 
 
 class DriverState(NamedTuple):
-    """How a whole driver library answered. status: ok | absent | failed | timeout | crashed."""
+    """How a whole driver library answered. status: ok | absent | failed | timeout | crashed, or unasked: it was not asked
+    to the end, for reasons that are none of its own."""
 
     library: str  # "nvml"
     status: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpu_topo.model.record import NamedTuple, often
 
-# Path kinds with the meaning of `nvidia-smi topo -m`; NV<n>, XG<n> and HC<n> carry the number of bonded links.
+# Path kinds with the meaning of `nvidia-smi topo -m`; NV<n>, XG<n> and HC<n> carry the number of bonded links, XG and
+# HC where it is not known.
 PIX = "PIX"  # both hang directly from ports of one enumerated switch
 PXB = "PXB"  # more bridges between them, no host bridge
 PHB = "PHB"  # through one and the same host bridge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_topo.model.address import sort_key
+from gpu_topo.model.cached import of_last
 from gpu_topo.model.gpu import ACTIVE, NvLink
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import known
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 # Nominal GB/s of one NVLink per direction by generation, where neither the part nor NVML's rate decides.
 # Source: NVIDIA white papers of P100, V100, A100, H100 and B200; NVML prints the line rate (26.562 on H100).
 NOMINAL_GBS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
-_PREFIX = {"xgmi": "XG", "hccs": "HC"}
+# A link that reports less than this share of its generation's rate is a slower kind (GA102 boards: 14.0625 GB/s).
+_SLOWER = 0.9
+_PREFIX = {"xgmi": "XG", "hccs": "HC", "sio": "HC"}  # SIO joins the two dies of one Ascend package
 
 
 class Bond(NamedTuple):
-    """A direct or switched connection of two GPUs: kind NV18, XG1; gbs per direction, all links together."""
+    """A direct or switched connection of two GPUs: kind NV18, XG1, XG where the number is not known; gbs per direction,
+    all links together."""
 
     kind: str
     links: int | None
@@ -34,20 +38,21 @@ Bonds = dict[tuple[str, str], Bond]
 def link_gbs(gpu: Gpu, link: NvLink) -> float | None:
     """Nominal GB/s of one NVLink per direction, None where nothing tells.
 
-    The part's own figure comes first, then the generation's (unless the driver reports a clearly slower link, as
-    GA102 boards do), then what was reported.
+    The part's own figure or its generation's, unless the driver reports a clearly slower link; else what was reported.
     """
-    if gpu.part is not None and gpu.part.fabric == "nvlink" and gpu.part.fabric_gbs_per_link:
-        return gpu.part.fabric_gbs_per_link
     reported = known(link.gbs)
-    version = known(link.version)
-    nominal = NOMINAL_GBS.get(version) if version is not None else None
-    if nominal is not None and (reported is None or reported >= nominal):
+    nominal = _nominal(gpu) or NOMINAL_GBS.get(known(link.version) or nvlink_version(gpu) or 0)
+    if nominal is not None and (reported is None or reported >= nominal * _SLOWER):
         return nominal
     if reported is None:
         return None
     # A line rate a little above a nominal one is that one (26.562 is 25); anything else is taken as it is.
     return next((n for n in (20.0, 25.0, 50.0) if n <= reported <= n * 1.08), reported)
+
+
+def nvlink_version(gpu: Gpu) -> int | None:
+    """The generation of a GPU's NVLinks, None where none of them tells."""
+    return max((v for link in known(gpu.nvlinks) or () if (v := known(link.version)) is not None), default=None)
 
 
 def active_links(gpu: Gpu) -> tuple[NvLink, ...] | None:
@@ -61,18 +66,9 @@ def key(a: str, b: str) -> tuple[str, str]:
     return (a, b) if sort_key(a) <= sort_key(b) else (b, a)
 
 
+@of_last
 def bonds(node: Node) -> Bonds:
-    """Every bonded pair of accelerators, by address in address order. The last answer is kept: several rules ask."""
-    global _last
-    if _last is None or _last[0] is not node:
-        _last = (node, _bonds(node))
-    return _last[1]
-
-
-_last: tuple[Node, Bonds] | None = None
-
-
-def _bonds(node: Node) -> Bonds:
+    """Every bonded pair of accelerators, by address in address order."""
     found: dict[tuple[str, str], Bond] = {}
     links_of = {gpu.address: active_links(gpu) or () for gpu in node.gpus}
     by_address = {gpu.address: gpu for gpu in node.gpus}
@@ -95,8 +91,8 @@ def _bonds(node: Node) -> Bonds:
     for other_link in node.accelerator_links:
         count = known(other_link.links)
         prefix = _PREFIX.get(other_link.kind.lower(), "XG")
-        if other_link.state != "inactive":
-            found[key(other_link.a, other_link.b)] = Bond(f"{prefix}{count or 1}", count, known(other_link.gbs))
+        if other_link.state == ACTIVE:
+            found[key(other_link.a, other_link.b)] = Bond(f"{prefix}{count or ''}", count, known(other_link.gbs))
     for (name_a, name_b), kind in node.stated_paths.items():
         if kind.startswith("NV") and kind[2:].isdigit() and name_a in by_address and name_b in by_address:
             count = int(kind[2:])

@@ -9,12 +9,19 @@ from gpu_topo.topology.lookup import lookup
 
 def accelerators(node: Node) -> tuple[Device, ...]:
     """The GPUs and accelerators that a job would use: no integrated graphics, no virtual function beside its own, and
-    of the accelerator class only what the catalogue knows (the class also holds compression engines)."""
+    of the accelerator class only what the catalogue knows or a driver lists (it also holds compression engines)."""
     return tuple(
         device
         for device in lookup(node).of(GPU, ACCELERATOR)
-        if (device.kind == GPU or device.part is not None) and not device.integrated and not is_spare(node, device)
+        if (device.kind == GPU or device.part is not None or _is_listed(node, device))
+        and not device.integrated
+        and not is_spare(node, device)
     )
+
+
+def _is_listed(node: Node, device: Device) -> bool:
+    gpu = lookup(node).gpus.get(device.address)
+    return gpu is not None and bool(gpu.listed)
 
 
 def is_spare(node: Node, device: Device) -> bool:
@@ -27,5 +34,5 @@ def endpoints(node: Node) -> list[Device]:
     """GPUs, accelerators, NICs and storage in that order, each by address; virtual functions only in a guest that
     sees nothing else."""
     order = {GPU: 0, ACCELERATOR: 0, NIC: 1, STORAGE: 2}
-    chosen = [d for d in lookup(node).of(*order) if not (d.function.virtual_function and d.function.physical_function)]
+    chosen = [d for d in lookup(node).of(*order) if not is_spare(node, d)]
     return sorted(chosen, key=lambda d: (order[d.kind], sort_key(d.address)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_topo.model.address import sort_key
+from gpu_topo.model.gpu import UNKNOWN_STATE
 from gpu_topo.model.node import GPU, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.structure import Interconnect
@@ -10,7 +11,7 @@ from gpu_topo.topology.bonds import Bonds, bonds, key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
 NVSWITCH_SHAPE = "nvswitch"
 FULL_MESH = "full-mesh"
@@ -36,11 +37,22 @@ def interconnect(node: Node) -> Interconnect:
 
     Islands hold every GPU, alone ones too, by address; max_tensor_parallel is None where the shape is unknown.
     """
-    gpus = [gpu for gpu in node.gpus if _is_gpu(node, gpu)]
+    told = {name for link in node.accelerator_links for name in (link.a, link.b)}
+    told.update(name for pair in node.stated_paths for name in pair)
+    gpus = [gpu for gpu in node.gpus if _is_gpu(node, gpu, told)]
+    if not gpus and told:
+        return Interconnect(UNKNOWN, (), None, "which device is which in the matrix is not recorded")
+    if not gpus and any(gpu.listed and not _linkless(gpu) for gpu in node.gpus):
+        return Interconnect(UNKNOWN, (), None, "how the accelerators are connected is not recorded")
     if not gpus:
         return Interconnect(NONE, (), None, "no GPU")
     found = bonds(node)
     addresses = sorted((gpu.address for gpu in gpus), key=sort_key)
+    for link in node.accelerator_links:
+        if link.state == UNKNOWN_STATE:
+            return Interconnect(UNKNOWN, (), None, f"whether {link.a} and {link.b} are linked directly is not known")
+    if node.devices and found and not any(a in node.devices or b in node.devices for a, b in found):
+        return Interconnect(UNKNOWN, (), None, "which device is which in the matrix is not recorded")
     if not found:
         reason = _why_unknown(node, gpus)
         if reason:
@@ -54,14 +66,13 @@ def interconnect(node: Node) -> Interconnect:
     return Interconnect(shape, islands, max(len(island) for island in islands))
 
 
-def _is_gpu(node: Node, gpu: Gpu) -> bool:
+def _is_gpu(node: Node, gpu: Gpu, told: Container[str]) -> bool:
+    """Whether this is a GPU, or an accelerator of which is told how it reaches others."""
     device = node.devices.get(gpu.address)
     if device is None:
         # One of the GPUs that are listed, though its driver cannot say which: only its links tell more.
         return not node.devices or known(gpu.nvlinks) is not None
-    return not device.integrated and (
-        device.kind == GPU or any(gpu.address in (a.a, a.b) for a in node.accelerator_links)
-    )
+    return not device.integrated and (device.kind == GPU or gpu.address in told)
 
 
 def _why_unknown(node: Node, gpus: list[Gpu]) -> str:

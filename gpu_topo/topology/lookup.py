@@ -6,6 +6,7 @@ otherwise search it 5,000 times.
 
 from __future__ import annotations
 
+from gpu_topo.model.address import slot_of
 from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import BlockDevice, NetDevice, Port
 from gpu_topo.model.node import ENDPOINT_KINDS, Device, Gpu, Node
@@ -35,6 +36,8 @@ class Lookup:
         self._ports: dict[str, list[Port]] | None = None
         self._netdevs: dict[str, list[NetDevice]] | None = None
         self._blocks: dict[str, list[BlockDevice]] | None = None
+        self._numas: dict[str, int | None] = {}
+        self._numa_of_slot: dict[str, int] | None = None  # device without function -> NUMA node
 
     def of(self, *kinds: str) -> Sequence[Device]:
         """The devices of these kinds in address order: a rule need not look at the thousands of other functions."""
@@ -60,6 +63,29 @@ class Lookup:
                 for step in device.path[:-1]:
                     self._below.setdefault(step, []).append(device)
         return self._below.get(address, ())
+
+    def numa_node(self, device: Device) -> int | None:
+        """The NUMA node of a device, else of another function of the same device, else of the nearest bridge above
+        that knows it."""
+        if device.address not in self._numas:
+            self._numas[device.address] = self._nearest_numa(device)
+        return self._numas[device.address]
+
+    def _nearest_numa(self, device: Device) -> int | None:
+        number = known(device.function.numa_node)
+        if number is not None:
+            return number
+        if self._numa_of_slot is None:
+            self._numa_of_slot = {}
+            for address, function in self.functions.items():
+                if (other := known(function.numa_node)) is not None:
+                    self._numa_of_slot.setdefault(slot_of(address), other)
+        number = self._numa_of_slot.get(slot_of(device.address))
+        for step in reversed(device.path[:-1]) if number is None else ():
+            number = known(self.functions[step].numa_node) if step in self.functions else None
+            if number is not None:
+                return number
+        return number
 
     def ports(self, address: str) -> Sequence[Port]:
         """The RDMA ports of a PCI function."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
-from gpu_topo.model.reading import EMPTY, known
+from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import NODE, PCIE_KINDS, PIX, Path
 from gpu_topo.model.structure import UNKNOWN_PATH as HIDDEN
@@ -47,7 +47,7 @@ class Neighbourhood:
             if len(device.path) > 1:
                 self._by_root.setdefault(device.path[0], []).append(address)
             self._by_bridge.setdefault(_host_bridge(device), []).append(address)
-            numa = numa_node(self._node, device)
+            numa = lookup(self._node).numa_node(device)
             if numa is not None:
                 self._by_numa.setdefault(numa, []).append(address)
 
@@ -82,7 +82,7 @@ class Neighbourhood:
                 for candidate in self._all
                 if candidate not in devices
                 or not is_complete(functions, devices[candidate].path)
-                or (beyond_host_bridges and numa_node(self._node, devices[candidate]) is None)
+                or (beyond_host_bridges and lookup(self._node).numa_node(devices[candidate]) is None)
             ]
         return found
 
@@ -106,7 +106,7 @@ class Neighbourhood:
             return
         yield self._by_root.get(device.path[0], ()) if len(device.path) > 1 else ()
         yield self._by_bridge.get(_host_bridge(device), ())
-        numa = numa_node(self._node, device)
+        numa = lookup(self._node).numa_node(device)
         yield self._by_numa.get(numa, ()) if numa is not None else ()
         yield self._all[:_MOST_FAR]
 
@@ -121,16 +121,6 @@ def nearest_adapters(node: Node, roles: Mapping[str, str] = EMPTY) -> Mapping[st
 def rank(kind: str) -> int:
     """0 for the nearest kind of path; what is not PCIe is nearer still."""
     return PCIE_KINDS.index(kind) if kind in PCIE_KINDS else -1
-
-
-def numa_node(node: Node, device: Device) -> int | None:
-    """The NUMA node of a device, else of the nearest bridge above that knows it."""
-    for address in reversed(device.path or (device.address,)):
-        step = node.devices.get(address)
-        number = known(step.function.numa_node) if step is not None else None
-        if number is not None:
-            return number
-    return None
 
 
 def _host_bridge(device: Device) -> str:

@@ -48,9 +48,7 @@ class Router:
         self._bonds: Bonds = bonds(node)
         self._steps: dict[str, float | None] = {}  # bridge -> what the link above it carries
         self._ends: dict[str, _End] = {}
-        self._slots: dict[str, int] | None = None  # device without function -> NUMA node
         self._paths: dict[tuple[str, str], Path] = {}
-        self._numas: dict[str, int | None] = {}
 
     def path(self, a: str, b: str) -> Path:
         """The path between two addresses (or names that a recording uses instead)."""
@@ -121,7 +119,7 @@ class Router:
         node = self.node
         if node.platform.kind == VIRTUAL_MACHINE:
             return UNKNOWN_PATH
-        numa_a, numa_b = self._numa(a), self._numa(b)
+        numa_a, numa_b = lookup(node).numa_node(a), lookup(node).numa_node(b)
         if numa_a is not None and numa_b is not None and numa_a != numa_b:
             return SYS
         root_a = root_bus(self._functions, a.path)
@@ -135,32 +133,6 @@ class Router:
         if numa_a is not None and numa_b is not None:
             return NODE
         return NODE if known(node.platform.numa_count) == 1 else UNKNOWN_PATH
-
-    def _numa(self, device: Device) -> int | None:
-        """The NUMA node of a device, else of another function of the same device, else of the nearest bridge above
-        that knows it."""
-        if device.address not in self._numas:
-            self._numas[device.address] = self._nearest_numa(device)
-        return self._numas[device.address]
-
-    def _nearest_numa(self, device: Device) -> int | None:
-        for address in reversed(device.path):
-            step = self.node.devices.get(address)
-            number = known(step.function.numa_node) if step is not None else None
-            if number is None and address == device.address:
-                number = self._numa_of_slot(slot_of(address))
-            if number is not None:
-                return number
-        return None
-
-    def _numa_of_slot(self, slot: str) -> int | None:
-        if self._slots is None:
-            self._slots = {}
-            for address, device in self.node.devices.items():
-                number = known(device.function.numa_node)
-                if number is not None:
-                    self._slots.setdefault(slot_of(address), number)
-        return self._slots.get(slot)
 
     def _rate(self, bridge: str) -> float | None:
         if bridge not in self._steps:

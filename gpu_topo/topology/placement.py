@@ -10,7 +10,7 @@ from gpu_topo.topology.capacity import card_carries
 from gpu_topo.topology.counted import accelerators
 from gpu_topo.topology.interconnect import NONE, interconnect
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.nearness import Nearest, Neighbourhood, nearest_adapters, numa_node
+from gpu_topo.topology.nearness import Nearest, Neighbourhood, nearest_adapters
 from gpu_topo.topology.paths import router
 from gpu_topo.topology.ports import is_up
 from gpu_topo.topology.roles import FABRIC
@@ -57,7 +57,7 @@ def _rows(
     storage = Neighbourhood(router(node), drives)
     rows = []
     for gpu in gpus:
-        numa = numa_node(node, gpu)
+        numa = lookup(node).numa_node(gpu)
         rows.append(
             GpuPlacement(
                 gpu=gpu.address,

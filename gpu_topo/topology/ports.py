@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_topo.model.address import slot_of
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
@@ -41,6 +42,12 @@ def line_rate(node: Node, port: Port) -> float | None:
 def is_up(port: Port) -> bool:
     """Whether the port carries data."""
     return known(port.state) in _UP
+
+
+def card_of(port: Port) -> str:
+    """What the functions and ports of one card share."""
+    address = known(port.address)
+    return slot_of(address) if address else port.card or port.device
 
 
 def serves_no_one(node: Node, port: Port) -> bool:

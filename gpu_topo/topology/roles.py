@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpu_topo.model.address import slot_of
 from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import Port
 from gpu_topo.model.node import GPU, NIC, Node
@@ -11,7 +10,7 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import PIX, PXB
 from gpu_topo.topology.counted import accelerators, is_spare
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.ports import is_up, line_rate, port_name, serves_no_one
+from gpu_topo.topology.ports import card_of, is_up, line_rate, port_name, serves_no_one
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,20 +156,15 @@ def _within_fabric(node: Node, ports: Sequence[Port], neighbours: Mapping[str, f
     near = {port_name(port) for port in ports if neighbours.get(known(port.address) or port.device)}
     served = {gpu for port in ports for gpu in neighbours.get(known(port.address) or port.device, ())}
     full = bool(near) and len(served) == len(accelerators(node)) and len(near) >= len(served)
-    up_cards = {_card(port) for port in ports if is_up(port)}
+    up_cards = {card_of(port) for port in ports if is_up(port)}
     found = {}
     for port in ports:
         name = port_name(port)
-        if known(port.state) is not None and not is_up(port) and _card(port) in up_cards:
+        if known(port.state) is not None and not is_up(port) and card_of(port) in up_cards:
             found[name] = UNUSED
         else:
             found[name] = STORAGE if full and name not in near else FABRIC
     return found
-
-
-def _card(port: Port) -> str:
-    address = known(port.address)
-    return slot_of(address) if address else port.device
 
 
 def _away_from_fabric(node: Node, port: Port, routes: frozenset[str]) -> str:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE
 from gpu_topo.model.node import Device, Gpu, Node
 from gpu_topo.model.reading import known
+from gpu_topo.topology.counted import is_spare
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.ports import is_up, line_rate
@@ -58,7 +59,7 @@ def _trees(node: Node) -> list[str]:
     below: dict[str, list[str]] = {}
     tops: dict[str, None] = {}
     for device in lookup(node).endpoints:
-        if device.function.virtual_function and device.function.physical_function:
+        if is_spare(node, device):
             continue
         path = device.path or (device.address,)
         tops[path[0]] = None
