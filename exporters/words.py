@@ -12,11 +12,15 @@ from gpu_topo.model.node import ACCELERATOR, GPU, NIC, NVSWITCH, STORAGE, Link
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.units import describe_link
 from gpu_topo.topology.counted import is_spare
+from gpu_topo.topology.ports import port_name
 
 # Controls, and the marks that reverse or hide text: a name from a recording must not act on the terminal or mislead.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
+
+# Where these rules could not judge a link, or a port, nothing of it was checked.
+_OF_LINKS, _OF_PORTS = "pcie-width-degraded", ("port-down", "port-rate-degraded")
 
 _NOUNS = {
     GPU: ("GPU", "GPUs"),
@@ -187,13 +191,15 @@ def counts(report: Report) -> list[str]:
 
 
 def checked(report: Report) -> str:
-    """What the audit could look at: `24 PCIe links, 144 NVLinks and 8 ports`."""
+    """What the audit could judge: `24 PCIe links, 144 NVLinks and 8 ports`."""
     node = report.node
+    not_judged = {(item.code, item.subject) for item in report.unassessed}
     links = sum(
         device.link is not None
         and known(device.link.width) is not None
         and device.kind in _NOUNS
         and device.address not in node.hidden_links
+        and (_OF_LINKS, device.address) not in not_judged
         for device in node.devices.values()
     )
     parts = [f"{links} PCIe link{'' if links == 1 else 's'}"] if links else []
@@ -201,7 +207,11 @@ def checked(report: Report) -> str:
         parts.append(f"{nvlinks} NVLinks")
     if others := sum(link.state == ACTIVE for link in node.accelerator_links):
         parts.append(f"{others} {node.accelerator_links[0].kind} connections")
-    if ports := sum(known(port.state) is not None or known(port.phys_state) is not None for port in node.ports):
+    if ports := sum(
+        (known(port.state) is not None or known(port.phys_state) is not None)
+        and not_judged.isdisjoint((code, port_name(port)) for code in _OF_PORTS)
+        for port in node.ports
+    ):
         parts.append(f"{ports} port{'' if ports == 1 else 's'}")
     return enumerate_words(parts)
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from gpu_topo.exporters import text
 from gpu_topo.exporters.text import render, shell_lines
-from gpu_topo.model.finding import CAUSE_DENIED, Acceptance, Report, Unassessed
+from gpu_topo.model.finding import CAUSE_BY_DESIGN, CAUSE_DENIED, CAUSE_NO_REFERENCE, Acceptance, Report, Unassessed
 from gpu_topo.model.gpu import NvLink
 from gpu_topo.model.node import GPU, Gpu, Node
 from gpu_topo.model.structure import GpuPlacement, Near, Placement, Setting
@@ -102,6 +102,18 @@ def test_links_of_unknown_state_are_not_checked() -> None:
     hidden = tuple(NvLink(number) for number in range(18))
     node = node._replace(gpus=tuple(gpu._replace(nvlinks=hidden, mig=True) for gpu in node.gpus))
     assert "NVLinks" not in render(build.report(node)).splitlines()[0]
+
+
+def test_what_could_not_be_judged_was_not_checked() -> None:
+    """A link or port that was read and could not be judged does not count among what was checked."""
+    node = build.eight_gpus()
+    unassessed = [Unassessed("pcie-width-degraded", gpu.address, "C2C", CAUSE_BY_DESIGN) for gpu in node.gpus]
+    unassessed += [Unassessed("port-rate-degraded", "mlx5_0/1", "no equal board", CAUSE_NO_REFERENCE)]
+    whole, less = (render(build.report(node, [], more), 200).splitlines()[0] for more in ([], unassessed))
+    links = int(whole.split(" PCIe links")[0].split()[-1])
+    assert f"{links - 8} PCIe links" in less
+    assert "8 ports" in whole
+    assert "7 ports" in less
 
 
 def test_same_reason_is_one_line() -> None:

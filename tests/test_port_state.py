@@ -24,6 +24,15 @@ def test_all_up_is_silent() -> None:
     assert list(judge_down(eight_gpus(), Past(), Policy())) == []
 
 
+@pytest.mark.parametrize("state", ["INIT", "ARMED"])
+def test_a_twin_that_waits_for_its_subnet_manager_has_a_link(state: str) -> None:
+    """Six twins are up and one is on its way: all of them have a cable that works, the one that is down has none."""
+    machine = changed(changed(eight_gpus(), 3, state="DOWN", phys_state="Polling"), 4, state=state)
+    found = down(machine)["mlx5_3/1"]
+    assert found.severity == "warning"
+    assert "mlx5_4/1" in found.related
+
+
 def test_one_down_while_every_twin_is_up_is_a_warning() -> None:
     """Nothing is known of its past, but seven equal ports work."""
     found = down(changed(eight_gpus(), 3, state="DOWN", phys_state="Polling"))

@@ -52,9 +52,7 @@ class Judged(NamedTuple):
 def judged(node: Node, policy: Policy) -> Sequence[Judged]:
     """Every port but software devices, virtual functions beside their own, and NVSwitch management functions."""
     told = roles(node, policy.roles)
-    found = [
-        Judged(port, port_name(port), told.get(port_name(port), ""), _board_of(node, port)) for port in node.ports
-    ]
+    found = [Judged(port, port_name(port), told.get(port_name(port), ""), _board_of(node, port)) for port in node.ports]
     return [j for j in found if j.role != NVSWITCH and not serves_no_one(node, j.port)]
 
 
