@@ -7,11 +7,12 @@ from typing import Any
 
 from gpu_topo.exporters import matrix, svg, tree
 from gpu_topo.exporters.entries import Entry, split, unassessed_groups
-from gpu_topo.exporters.limits import Limit, limits
+from gpu_topo.exporters.limits import Limit, limits, limits_table
 from gpu_topo.exporters.view import accepted_findings, listed_devices, names, subject_name
 from gpu_topo.exporters.words import clean, compact, gbs, host, judged_by, link_gbs, link_text, moment
 from gpu_topo.model.finding import INFO, Report
 from gpu_topo.model.reading import known
+from gpu_topo.topology.counted import endpoints
 from gpu_topo.topology.placement import placement
 from gpu_topo.topology.ports import line_rate
 from gpu_topo.topology.roles import role
@@ -107,33 +108,14 @@ def _tree(report: Report, serious: Sequence[Entry]) -> list[dict[str, str]]:
 
 
 def _limits(rows: Sequence[Limit]) -> dict[str, Any]:
-    fabric = next((row.fabric for row in rows if row.fabric), "")
-    networked = any(row.nic for row in rows)
-    titles = ["GPU", "NUMA node", "PCIe link", "PCIe", *([fabric] if fabric else [])]
-    titles += ["nearest NIC", "way to it", "port", "narrowest to the network"] if networked else []
-
-    def cell(text: str, bad: bool = False) -> dict[str, Any]:
-        return {"text": text, "bad": bad}
-
-    cells_of_rows = []
-    for row in rows:
-        rate = link_gbs(row.link)
-        cells = [cell(row.name), cell("?" if row.numa_node is None else str(row.numa_node))]
-        cells += [cell(link_text(row.link) or "?"), cell(rate or "?", " of " in rate)]
-        if fabric:
-            cells.append(cell(gbs(row.fabric_gbs) if row.fabric else "-", row.partial))
-        if networked:
-            cells.append(cell(f"{row.nic} ({row.nic_kind})" if row.nic_kind else row.nic or "-"))
-            cells += [cell(gbs(value) if row.nic else "-") for value in (row.path_gbs, row.port_gbs)]
-            cells.append(cell(f"{gbs(row.narrowest_gbs)}, {row.narrowest}" if row.narrowest else "-"))
-        cells_of_rows.append(cells)
-    return {"titles": titles, "rows": cells_of_rows}
+    titles, cells = limits_table(rows)
+    return {"titles": titles, "rows": [[{"text": cell.text, "bad": cell.bad} for cell in row] for row in cells]}
 
 
 def _matrix(report: Report) -> dict[str, Any]:
-    table = matrix.build(report.node)
-    if len(table.places) > MOST_PLACES:
+    if len(endpoints(report.node)) > MOST_PLACES:
         return {"places": ()}
+    table = matrix.build(report.node)
     rows = [
         (
             place,

@@ -6,11 +6,12 @@ from itertools import islice
 
 from gpu_topo.exporters.json_values import encode, string
 from gpu_topo.exporters.view import listed_devices, nvlink_totals, port_max_gbps
+from gpu_topo.model.address import pair_key
 from gpu_topo.model.cached import Answers
 from gpu_topo.model.node import Link
 from gpu_topo.model.reading import EMPTY, Unknown, known
 from gpu_topo.topology.interconnect import interconnect
-from gpu_topo.topology.paths import all_paths, pair_key
+from gpu_topo.topology.paths import all_paths
 from gpu_topo.topology.placement import placement
 from gpu_topo.topology.roles import role
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpu_topo.exporters.view import names, nvlink_totals
+from gpu_topo.exporters.words import gbs, link_gbs, link_text
 from gpu_topo.model.finding import Report
 from gpu_topo.model.gpu import INACTIVE
 from gpu_topo.model.host import Port
@@ -12,6 +13,7 @@ from gpu_topo.model.node import Gpu, Link, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import GpuPlacement, Placement
+from gpu_topo.topology.capacity import is_c2c
 from gpu_topo.topology.ports import is_up, line_rate
 
 UNKNOWN_NIC = "unknown"  # there are NICs, and which one is nearest is not known
@@ -35,6 +37,42 @@ class Limit(NamedTuple):
     narrowest: str = ""  # where: "port", "NIC link", "GPU link" or "bridge"
 
 
+class Cell(NamedTuple):
+    """A cell of the table; bad: it shows a fault."""
+
+    text: str
+    bad: bool = False
+
+
+def limits_table(rows: Sequence[Limit]) -> tuple[list[str], list[list[Cell]]]:
+    """Titles and cells; columns that no row fills are left out. GB/s where nothing else is said."""
+    fabric = next((row.fabric for row in rows if row.fabric), "")
+    networked = any(row.nic for row in rows)
+    titles = ["GPU", "NUMA node", "PCIe", "GB/s", *([fabric] if fabric else [])]
+    titles += ["nearest NIC", "way to it", "port", "narrowest"] if networked else []
+    return titles, [_cells(row, bool(fabric), networked) for row in rows]
+
+
+def _cells(row: Limit, fabric: bool, networked: bool) -> list[Cell]:
+    rate = link_gbs(row.link, "/")
+    cells = [
+        Cell(row.name),
+        Cell("?" if row.numa_node is None else str(row.numa_node)),
+        Cell(link_text(row.link) or "?"),
+        Cell(rate or "?", "/" in rate),
+    ]
+    if fabric:
+        cells.append(Cell(gbs(row.fabric_gbs) if row.fabric else "-", row.partial))
+    if networked:
+        cells += [
+            Cell(" ".join(filter(None, (row.nic, row.nic_kind))) or "-"),
+            Cell(gbs(row.path_gbs) if row.nic else "-"),
+            Cell(gbs(row.port_gbs) if row.nic else "-"),
+            Cell(f"{gbs(row.narrowest_gbs)} {row.narrowest}" if row.narrowest else "-"),
+        ]
+    return cells
+
+
 def limits(report: Report, placed: Placement) -> list[Limit]:
     """A row for each GPU and accelerator, in the node's order; none for a single one that no NIC is near."""
     node = report.node
@@ -54,6 +92,8 @@ def _limit(
 ) -> Limit:
     device = node.devices.get(gpu.address)
     link = gpu.driver_link or (device.link if device and gpu.address not in node.hidden_links else None)
+    if device and is_c2c(node, device):
+        link = None  # what PCIe shows of it is not the way to the processor
     numa = row.numa_node if row else known(device.function.numa_node) if device else None
     limit = Limit(gpu.address, short.get(gpu.address, gpu.address), numa, link, *_fabric(node, gpu))
     if row is not None and row.nics is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gpu_topo.exporters import tree
 from gpu_topo.exporters.entries import Entry, short_subject, split, unassessed_groups
-from gpu_topo.exporters.limits import Limit, limits
+from gpu_topo.exporters.limits import Limit, limits, limits_table
 from gpu_topo.exporters.view import accepted_findings, names, subject_name
 from gpu_topo.exporters.words import (
     accepted_text,
@@ -18,7 +18,6 @@ from gpu_topo.exporters.words import (
     headline,
     host,
     judged_by,
-    link_gbs,
     tally,
 )
 from gpu_topo.model.finding import Report
@@ -61,16 +60,20 @@ def escape(text: str) -> str:
 def code(text: str) -> str:
     """Inline code that a backtick inside does not end."""
     text = clean(text)
-    fence = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
+    fence = _fence([text], 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _fence(lines: Sequence[str], least: int) -> str:
+    """Backticks, more than stand in a row inside."""
+    return "`" * max(least, *(len(run) + 1 for line in lines for run in re.findall(r"`+", line)), 0)
 
 
 def _code(lines: Iterable[str], language: str = "") -> list[str]:
     """A fenced block; its fence is longer than any run of backticks inside."""
     body = [clean(line) for line in lines]
-    longest = max((len(run) for line in body for run in re.findall(r"`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = _fence(body, 3)
     return [f"{fence}{language}", *body, fence]
 
 
@@ -128,21 +131,9 @@ def _notes(report: Report, notes: Sequence[Entry]) -> list[str]:
 
 
 def _limits(rows: Sequence[Limit]) -> list[str]:
-    fabric = next((row.fabric for row in rows if row.fabric), "")
-    networked = any(row.nic for row in rows)
-    titles = ["GPU", "NUMA node", "PCIe", *([fabric] if fabric else [])]
-    titles += ["nearest NIC", "way to it", "port", "narrowest"] if networked else []
-    cells_of_rows: list[list[str]] = []
-    for row in rows:
-        cells = [row.name, "?" if row.numa_node is None else str(row.numa_node), link_gbs(row.link) or "?"]
-        if fabric:
-            cells.append(gbs(row.fabric_gbs) if row.fabric else "-")
-        if networked:
-            near = f"{row.nic} ({row.nic_kind})" if row.nic_kind else row.nic or "-"
-            where = f"{gbs(row.narrowest_gbs)} ({row.narrowest})" if row.narrowest else "-"
-            cells += [near, gbs(row.path_gbs) if row.nic else "-", gbs(row.port_gbs) if row.nic else "-", where]
-        cells_of_rows.append(cells)
-    return ["", "### Limits, GB/s in each direction", "", *table_lines(titles, cells_of_rows)]
+    titles, cells = limits_table(rows)
+    shown = [[cell.text for cell in row] for row in cells]
+    return ["", "### Limits, GB/s in each direction", "", *table_lines(titles, shown)]
 
 
 def table_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpu_topo.exporters import tree
 from gpu_topo.exporters.entries import Entry, short_subject, split, unassessed_groups
-from gpu_topo.exporters.limits import Limit, limits
+from gpu_topo.exporters.limits import Limit, limits, limits_table
 from gpu_topo.exporters.view import accepted_findings, names, subject_name
 from gpu_topo.exporters.words import (
     accepted_text,
@@ -21,8 +21,6 @@ from gpu_topo.exporters.words import (
     headline,
     host,
     judged_by,
-    link_gbs,
-    link_text,
     moment,
     plural,
     tally,
@@ -36,6 +34,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
+
+# At 80 columns there is room for no more.
+_SHORT_TITLES = {"GPU": "", "NUMA node": "node", "way to it": "GB/s"}
 
 STYLES = {
     CRITICAL: "bold red",
@@ -253,32 +254,13 @@ class _Page:
 
     def limits(self, found: Sequence[Limit]) -> None:
         """What each GPU can send at most, per direction, and where its way to the network is narrowest."""
-        networked = any(row.nic for row in found)
-        fabric = next((row.fabric for row in found if row.fabric), "")
+        titles, rows = limits_table(found)
         self.heading("Limits, GB/s in each direction")
-        titles = ["", "node", "PCIe", "GB/s"]
-        titles += [fabric] if fabric else []
-        titles += ["nearest NIC", "GB/s", "port", "narrowest"] if networked else []
         table = self.grid(*[None] * len(titles))
-        table.add_row(*[self.text(title, "dim") for title in titles])
-        for row in found:
-            rate = link_gbs(row.link, "/")
-            cells = [
-                self.text(row.name, "bold"),
-                self.text("?" if row.numa_node is None else str(row.numa_node)),
-                self.text(link_text(row.link) or "?"),
-                self.text(rate or "?", "bold red" if "/" in rate else ""),
-            ]
-            if fabric:
-                cells.append(self.text(gbs(row.fabric_gbs) if row.fabric else "-", "bold red" if row.partial else ""))
-            if networked:
-                cells += [
-                    self.text(" ".join(filter(None, (row.nic, row.nic_kind))) or "-"),
-                    self.text(gbs(row.path_gbs) if row.nic else "-"),
-                    self.text(gbs(row.port_gbs) if row.nic else "-"),
-                    self.text(f"{gbs(row.narrowest_gbs)} {row.narrowest}" if row.narrowest else "-"),
-                ]
-            table.add_row(*cells)
+        table.add_row(*[self.text(_SHORT_TITLES.get(title, title), "dim") for title in titles])
+        for cells in rows:
+            shown = [self.text(cell.text, "bold red" if cell.bad else "") for cell in cells]
+            table.add_row(self.text(cells[0].text, "bold"), *shown[1:])
         self.indent(table)
 
     def placement(self, placed: Placement) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from gpu_topo.model.address import sort_key
+from gpu_topo.model.address import pair_key
 from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, NvLink
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
@@ -108,7 +108,7 @@ def xgmi(root: Element, owner: Mapping[str, str], by_name: Mapping[str, str]) ->
         for i, j in combinations(range(len(addresses)), 2):
             a, b = addresses[i], addresses[j]
             if a and b and a != b and matrix.values[i][j] == 1:
-                pairs.add(_ordered(a, b))
+                pairs.add(pair_key(a, b))
     if not matrices:
         for device in root.iter("object"):
             if (own := by_name.get(device.get("name") or "")) is None:
@@ -116,10 +116,6 @@ def xgmi(root: Element, owner: Mapping[str, str], by_name: Mapping[str, str]) ->
             for info in device.findall("info"):
                 if info.get("name") == "XGMIPeers":
                     peers = (by_name.get(name) for name in (info.get("value") or "").split()[:_MAX_OBJECTS])
-                    pairs.update(_ordered(own, peer) for peer in peers if peer and peer != own)
+                    pairs.update(pair_key(own, peer) for peer in peers if peer and peer != own)
     number = Unknown(NOT_RECORDED, "hwloc XML")
     return tuple(AcceleratorLink("xGMI", a, b, links=number, state=ACTIVE) for a, b in sorted(pairs))
-
-
-def _ordered(a: str, b: str) -> tuple[str, str]:
-    return (a, b) if sort_key(a) <= sort_key(b) else (b, a)

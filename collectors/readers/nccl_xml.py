@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpu_topo.collectors.readers.reader import Reader, documents
-from gpu_topo.model.address import normalise, sort_key
+from gpu_topo.model.address import normalise, pair_key
 from gpu_topo.model.facts import FAILED, OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import ACTIVE, COUNTED, AcceleratorLink, DriverGpu, NvLink
 from gpu_topo.model.host import NetDevice, Platform, Port
@@ -175,7 +175,7 @@ def _read_xgmi(link: Element, address: str, found: _Found) -> None:
     count = _count(link.get("count"))
     if target is None or target == address or not count:
         return
-    a, b = sorted((address, target), key=sort_key)
+    a, b = pair_key(address, target)
     known = found.links.get((a, b))
     if known is None or not isinstance(known.links, int) or known.links < count:
         found.links[a, b] = AcceleratorLink("xGMI", a, b, links=count, state=ACTIVE)

@@ -1,136 +1,135 @@
-"""What drivers and their tools say of GPUs, put onto the PCI functions that they are."""
+"""GPUs and accelerators: what their drivers say, beside their PCI functions."""
 
 from __future__ import annotations
 
-from gpu_topo.assemble.merge import merge_gpu
-from gpu_topo.model.address import sort_key
+from gpu_topo.assemble.devices import driver_link
+from gpu_topo.assemble.nvlinks import completed, most_listed, whole
+from gpu_topo.assemble.views import GPU_MAKERS, DriverViews, order, renamed
+from gpu_topo.catalogue import gpu_part_by_name
 from gpu_topo.model.facts import Facts
-from gpu_topo.model.gpu import COUNTED, LISTED, DriverGpu, NvLink
-from gpu_topo.model.node import LinkSample
-from gpu_topo.model.reading import Reading, known
-from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.gpu import INACTIVE, UNKNOWN_STATE, NvLink
+from gpu_topo.model.node import ACCELERATOR, GPU, Device, Gpu, LinkSample, Part
+from gpu_topo.model.reading import Unknown, known
+from gpu_topo.model.vendors import AMD, NVIDIA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-AMD = 0x1002
-GPU_MAKERS = (None, 0x10DE, AMD, 0x8086)  # a source that names no maker speaks of GPUs
+
+def gpus_of(
+    devices: Mapping[str, Device],
+    views: Mapping[str, DriverViews],
+    rename: Mapping[str, str],
+    facts: Sequence[Facts],
+) -> tuple[Gpu, ...]:
+    """GPUs and accelerators with what their driver says, by the driver's index."""
+    listed = _listed(facts)
+    earlier = _link_samples(facts)
+    most = most_listed(found.view for found in views.values())
+    gpus = []
+    for address, device in devices.items():
+        if device.kind not in (GPU, ACCELERATOR) or device.function.physical_function:
+            continue
+        found = views.get(address)
+        samples = earlier.get(address, ())
+        if found is None:
+            nvidia = device.function.vendor_id == NVIDIA
+            gpus.append(
+                Gpu(
+                    address,
+                    part=device.part,
+                    vendor_id=device.function.vendor_id,
+                    samples=samples,
+                    listed=False if nvidia and listed and device.function.driver == "nvidia" else None,
+                )
+            )
+            continue
+        gpus.append(_gpu(address, device.part, device.function.vendor_id, found, rename, samples, most))
+    for name, found in views.items():
+        # Its driver cannot say which device it is; a matrix's NPU is one of the accelerators on the bus.
+        told_twice = found.view.vendor_id == AMD and any(gpu.vendor_id == AMD for gpu in gpus)
+        if name not in devices and found.view.vendor_id in GPU_MAKERS and not told_twice:
+            model = known(found.view.model)
+            gpus.append(_gpu(name, gpu_part_by_name(model) if model else None, NVIDIA, found, rename, (), most))
+    return tuple(sorted(gpus, key=lambda gpu: order(gpu.ordinal, gpu.address)))
 
 
-class DriverViews(NamedTuple):
-    """All that drivers said of one GPU: the merged view and one sample for each look, oldest first.
-
-    counted: NVLinks of a source that only counts them, apart from those that the view has link by link.
-    """
-
-    view: DriverGpu
-    samples: tuple[LinkSample, ...]
-    counted: Reading[tuple[NvLink, ...]] = None
-
-
-def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str, DriverViews], dict[str, str]]:
-    """Each driver's GPUs by PCI address, and the address of every name that recordings use (GPU0, NPU0).
-
-    nvidia: addresses of the NVIDIA GPUs that were seen on PCI, in address order. A tool that gives no addresses is
-    matched by UUID, then by the index that another tool gave, then by place among those that are left where the
-    numbers agree; else its GPUs keep their names. Those that have names of their own are matched by these alone.
-    """
-    index, uuids = _keys(facts)
-    amd = {ordinal: address for (maker, ordinal), address in index.items() if maker == AMD}
-    others = {ordinal: address for (maker, ordinal), address in index.items() if maker != AMD}
-    only = _only(facts, nvidia)
-    called = {gpu.name: gpu.address for fact in facts for gpu in fact.gpus if gpu.name and gpu.address}
-    views: dict[str, DriverViews] = {}
-    for fact in facts:
-        nameless = [gpu for gpu in fact.gpus if gpu.address is None and gpu.name is None]
-        for gpu in fact.gpus:
-            # Each maker's tool numbers its own GPUs, and the order of AMD's is not that of addresses.
-            numbered, unnamed = (amd, ()) if gpu.vendor_id == AMD else (others, nvidia)
-            if gpu.address is None and gpu.name in called:
-                gpu = gpu._replace(address=called[gpu.name], ordinal=None)  # the one with the address has its index
-            address = gpu.address or gpu.name or _match(gpu, nameless, numbered, uuids, unnamed) or only
-            if address is None:
-                continue  # of several GPUs, and nothing says which
-            before = views.get(address)
-            counted = before.counted if before else None
-            if gpu.nvlinks_are == COUNTED:
-                counted, gpu = gpu.nvlinks, gpu._replace(nvlinks=None, nvlinks_are=LISTED)
-            if before is None:
-                merged = gpu
-            else:  # what only knows the structure completes, it never overrules
-                merged = merge_gpu(gpu, before.view) if fact.structure_only else merge_gpu(before.view, gpu)
-            sample = _sample(gpu)
-            samples = (before.samples if before else ()) + ((sample,) if sample else ())
-            views[address] = DriverViews(merged, samples, counted)
-    indexes = {a: v.view.ordinal for a, v in views.items() if v.view.ordinal is not None and v.view.name is None}
-    return views, {**{f"GPU{ordinal}": address for address, ordinal in indexes.items()}, **called}
-
-
-def _keys(facts: Sequence[Facts]) -> tuple[dict[tuple[int | None, int], str], dict[str, str]]:
-    """Address by maker and index, and by UUID, from the tools that give both, the driver's before those of a job
-    (NCCL's). A UUID that two GPUs carry was masked."""
-    index: dict[tuple[int | None, int], str] = {}
-    uuids: dict[str, set[str]] = {}
-    for fact in sorted(facts, key=lambda fact: fact.structure_only):
-        for gpu in fact.gpus:
-            if gpu.address is None:
-                continue
-            if gpu.ordinal is not None and gpu.name is None:
-                index.setdefault((AMD if gpu.vendor_id == AMD else None, gpu.ordinal), gpu.address)
-            uuid = known(gpu.uuid)
-            if uuid:
-                uuids.setdefault(uuid, set()).add(gpu.address)
-    return index, {uuid: min(found) for uuid, found in uuids.items() if len(found) == 1}
-
-
-def _match(
-    gpu: DriverGpu,
-    nameless: Sequence[DriverGpu],
-    index: Mapping[int, str],
-    uuids: Mapping[str, str],
-    nvidia: Sequence[str],
-) -> str | None:
-    uuid = known(gpu.uuid)
-    same = [other for other in nameless if known(other.uuid) == uuid]
-    if uuid and uuid in uuids and len(same) == 1:
-        return uuids[uuid]
-    if gpu.ordinal is not None and gpu.ordinal in index:
-        return index[gpu.ordinal]
-    claimed = set(index.values())
-    free = [address for address in nvidia if address not in claimed]
-    unplaced = sorted(other.ordinal for other in nameless if other.ordinal is not None and other.ordinal not in index)
-    if gpu.ordinal is not None and len(free) == len(unplaced):
-        return free[unplaced.index(gpu.ordinal)]
-    return f"GPU{gpu.ordinal}" if gpu.ordinal is not None else uuid
-
-
-def _only(facts: Sequence[Facts], nvidia: Sequence[str]) -> str | None:
-    """The GPU of a machine that has one, for outputs that do not name theirs; None where there are several."""
-    gpus = [gpu for fact in facts for gpu in fact.gpus]
-    names = {*nvidia, *(gpu.address for gpu in gpus if gpu.address is not None)} or {
-        f"GPU{gpu.ordinal}" for gpu in gpus if gpu.ordinal is not None
-    }
-    return next(iter(names or {"GPU?"})) if len(names) < 2 else None
-
-
-def _sample(gpu: DriverGpu) -> LinkSample | None:
-    link = gpu.link
-    if link is None and known(gpu.pstate) is None and known(gpu.utilization) is None:
-        return None
-    return LinkSample(
-        known(link.speed_gts) if link else None,
-        known(link.width) if link else None,
-        known(gpu.pstate),
-        known(gpu.utilization),
+def _gpu(
+    address: str,
+    part: Part | None,
+    vendor_id: int | None,
+    found: DriverViews,
+    rename: Mapping[str, str],
+    samples: tuple[LinkSample, ...],
+    most: dict[str, int],
+) -> Gpu:
+    """One GPU. most: the number of NVLinks of each model, where a whole list of them tells."""
+    view = found.view
+    links = completed(whole(view, part, most), found.counted)
+    return Gpu(
+        address=address,
+        ordinal=view.ordinal,
+        uuid=view.uuid,
+        model=view.model,
+        architecture=view.architecture,
+        pstate=view.pstate,
+        utilization=view.utilization,
+        busy=_busy(found.samples),
+        mig=view.mig,
+        partitions=view.partitions,
+        nvlinks=links if links is None or isinstance(links, Unknown) else _links(links, known(view.mig), rename),
+        fabric=view.fabric,
+        driver_link=driver_link(view),
+        samples=samples + found.samples,
+        replays=view.replays,
+        lost=view.lost,
+        listed=not view.lost,
+        c2c=view.c2c,
+        part=part,
+        vendor_id=vendor_id,
     )
 
 
-def renamed(links: Sequence[NvLink], names: Mapping[str, str]) -> tuple[NvLink, ...]:
-    """The links with recordings' names (GPU3) replaced by addresses."""
-    return tuple(link._replace(remote=names.get(link.remote or "", link.remote)) for link in links)
+def _links(links: Sequence[NvLink], mig: bool | None, rename: Mapping[str, str]) -> tuple[NvLink, ...]:
+    """The links by the addresses that they lead to. With MIG on the driver calls every link inactive, which says
+    nothing of the link."""
+    shown = [link._replace(state=UNKNOWN_STATE) if mig and link.state == INACTIVE else link for link in links]
+    return renamed(shown, rename)
 
 
-def order(gpu_ordinal: int | None, address: str) -> tuple[int, tuple[int, int, int, str]]:
-    """By the driver's index, then by address."""
-    return (gpu_ordinal if gpu_ordinal is not None else 1 << 20, sort_key(address))
+def _busy(samples: Sequence[LinkSample]) -> bool | None:
+    """Whether the GPU works, by the latest look: utilisation, else a P-state that only an idle GPU takes."""
+    if not samples:
+        return None
+    last = samples[-1]
+    if last.utilization is not None:
+        return last.utilization > 0
+    return False if last.pstate is not None and last.pstate >= 5 else None
+
+
+def _listed(facts: Sequence[Facts]) -> bool:
+    """Whether a driver that works as a whole lists GPUs by address, so that one it does not list is missing, or
+    hidden from this container or job: that of which it tells device nodes knows more than it may open."""
+    for fact in facts:
+        state = fact.driver
+        if state is None or state.library != "nvml" or state.status != "ok":
+            continue
+        if (state.lists_all or state.minors) and any(gpu.address and not gpu.lost for gpu in fact.gpus):
+            return True
+    return False
+
+
+def _link_samples(facts: Sequence[Facts]) -> dict[str, tuple[LinkSample, ...]]:
+    """Link speeds that PCI sources saw, oldest first; only worth keeping where there are several looks."""
+    sources = [fact for fact in facts if fact.functions and not fact.structure_only]
+    if not sources or (len(sources) == 1 and not any(fact.gpus for fact in facts)):
+        return {}
+    samples: dict[str, tuple[LinkSample, ...]] = {}
+    for fact in sources:
+        for f in fact.functions:
+            if f.link is None or not f.link_trusted or (f.class_code or 0) >> 16 not in (0x03, 0x0B, 0x12):
+                continue
+            look = LinkSample(known(f.link.speed_gts), known(f.link.width))
+            samples[f.address] = (*samples.get(f.address, ()), look)
+    return samples

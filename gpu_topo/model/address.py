@@ -56,3 +56,8 @@ def domain_and_bus(address: str) -> tuple[int, int]:
 def slot_of(address: str) -> str:
     """The address without its function: the functions of one device share it."""
     return address.rsplit(".", 1)[0]
+
+
+def pair_key(a: str, b: str) -> tuple[str, str]:
+    """Two addresses or names in the order of addresses: what is known of a pair stands once."""
+    return (a, b) if sort_key(a) <= sort_key(b) else (b, a)

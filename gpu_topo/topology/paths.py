@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.model.address import slot_of, sort_key
+from gpu_topo.model.address import pair_key, slot_of
 from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NIC, STORAGE, Device, Node
@@ -11,7 +11,7 @@ from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import NODE, PHB, PIX, PXB, SYS, UNKNOWN_PATH, Path
 from gpu_topo.topology.bonds import Bonds, bonds
-from gpu_topo.topology.capacity import carries, is_inner
+from gpu_topo.topology.capacity import carries, is_c2c, is_inner
 from gpu_topo.topology.counted import endpoints
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.tree import common_steps, is_complete, root_bus
@@ -20,13 +20,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_ENDLESS = float("inf")  # GB/s of what limits nothing
+_ENDLESS = float("inf")  # GB/s of what limits nothing, since there is no link
+# GB/s of a chip-to-chip link to the processor. What it carries is not told, but it is more than any PCIe link does: 450
+# on Grace (NVIDIA's white papers), 223 as NVML says of GB300.
+_CHIP_TO_CHIP = 1e9
 MAX_ENDPOINTS = 64  # beyond this only pairs below one host bridge are listed, unless everything is asked for
-
-
-def pair_key(a: str, b: str) -> tuple[str, str]:
-    """The two names in the order that Node.stated_paths and Node.p2p use."""
-    return (a, b) if sort_key(a) <= sort_key(b) else (b, a)
 
 
 class _End(NamedTuple):
@@ -80,7 +78,10 @@ class Router:
             path = device.path or (address,)
             inner = [step for step in path if step in devices and is_inner(devices[step])]
             chain = tuple([step for step in path if step not in inner]) if inner else path
-            rates = (*map(self._rate, path[:-1]), self._step(address, True))
+            if is_c2c(self.node, device):
+                rates: tuple[float | None, ...] = (*[_ENDLESS] * (len(path) - 1), _CHIP_TO_CHIP)
+            else:
+                rates = (*map(self._rate, path[:-1]), self._step(address, True))
             end = self._ends[address] = _End(device, path, chain, rates, slot_of(address))
         return end
 
@@ -156,7 +157,8 @@ def _narrowest(a: _End, b: _End) -> float | None:
     if None in rates:
         return None
     links = [rate for rate in rates if rate is not None and rate != _ENDLESS]
-    return min(links) if len(links) >= 2 else None
+    narrowest = min(links) if len(links) >= 2 else _CHIP_TO_CHIP
+    return narrowest if narrowest < _CHIP_TO_CHIP else None
 
 
 @of_last
