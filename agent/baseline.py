@@ -13,8 +13,7 @@ from typing import Any
 
 from gpu_topo import __version__
 from gpu_topo.agent.config_values import Accepted, accepted
-from gpu_topo.agent.state import write_atomically
-from gpu_topo.model.history import Past, Policy
+from gpu_topo.agent.output import write_atomically
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.record import NamedTuple
@@ -74,18 +73,6 @@ def load_saved(path: str, must: bool = False) -> Saved:
     except (ValueError, AttributeError, TypeError) as error:
         raise BaselineError(f"{path}: an accepted finding {error}") from None
     return Saved(table, found, path, looked)
-
-
-def past_of(path: str, policy: Policy) -> tuple[Policy, Past]:
-    """What a one-off audit judges by when it is given a baseline: its acceptances and its shape. Raises UserError."""
-    from gpu_topo.agent.config import accept_also
-    from gpu_topo.agent.errors import UserError
-
-    try:
-        saved = load_saved(path, must=True)
-    except BaselineError as error:
-        raise UserError(str(error)) from None
-    return accept_also(policy, saved.accepted), Past(baseline=saved.document)
 
 
 def save(path: str, node: Node, keep: Saved) -> None:

@@ -6,9 +6,9 @@ import os
 import sys
 
 from gpu_topo import __version__
-from gpu_topo.agent.errors import UNUSABLE, UserError, say, tell
+from gpu_topo.agent.errors import OK, UNUSABLE, UserError, meant, say, tell
 from gpu_topo.agent.options import NotPlain, Quick
-from gpu_topo.agent.output import write
+from gpu_topo.agent.output import columns, write
 from gpu_topo.model.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -64,22 +64,11 @@ def parser_of(command: Command) -> argparse.ArgumentParser:
         description=command.help[0].upper() + command.help[1:] + ".",
         epilog=getattr(module, "EPILOG", None),
         # With the width given, argparse does without shutil and the compression modules behind it.
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_columns() - 2),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=columns() - 2),
         allow_abbrev=False,
     )
     module.arguments(parser)
     return parser
-
-
-def _columns() -> int:
-    """The terminal's width, 80 where there is none."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
-    try:
-        return os.get_terminal_size().columns or 80
-    except OSError:
-        return 80
 
 
 def _parser_class() -> type[argparse.ArgumentParser]:
@@ -124,10 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in error.lines:
             say(line)
         return UNUSABLE
-    except BrokenPipeError:
-        # The reader left (head, a pager): nothing more to say, and nothing to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
     except KeyboardInterrupt:
         return 130
 
@@ -145,10 +130,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     command = next((c for c in COMMANDS if c.name == first), None)
     if command is None:
-        import difflib
-
-        close = difflib.get_close_matches(first, [c.name for c in COMMANDS], n=1)
-        hint = f"did you mean '{close[0]}'?" if close else "see 'gpu-topo --help'"
+        hint = meant(first, [c.name for c in COMMANDS], "see 'gpu-topo --help'")
         raise UserError(f"there is no command '{first}'", hint)
     return run(command, arguments[1:])
 
@@ -192,32 +174,24 @@ def _occupy() -> None:
 
 
 def entry() -> None:
-    """What the console script calls: runs, flushes, and leaves at once.
+    """What the console script calls: runs, and leaves at once with the exit status.
 
     A read that hangs in the kernel holds its thread for ever; leaving without waiting is the only way out, and it
-    spares every other run the interpreter's tear-down.
+    spares every other run the interpreter's tear-down. Nothing waits to be flushed: `write` and `tell` see to that.
     """
     import gc
 
     _occupy()
     gc.disable()  # one short pass over immutable facts: there is no garbage worth looking for
-    status = 1
     try:
         status = main()
     except SystemExit as leaving:  # argparse's --help
-        status = leaving.code if isinstance(leaving.code, int) else 0
+        status = leaving.code if isinstance(leaving.code, int) else OK if leaving.code is None else UNUSABLE
     except BaseException:
         import traceback
 
-        traceback.print_exc()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BrokenPipeError:
-        pass
-    except OSError as error:
-        os.write(2, f"gpu-topo: cannot write the report: {error.strerror}\n".encode())
-        status = UNUSABLE
+        tell(traceback.format_exc())
+        status = UNUSABLE  # a bug says nothing of the machine: Python's own 1 would be a warning
     os._exit(status)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpu_topo.agent.config_values import (
@@ -33,17 +33,15 @@ from gpu_topo.agent.config_values import (
     merged,
     nearest,
 )
-from gpu_topo.agent.errors import UserError
-from gpu_topo.agent.options import path
-from gpu_topo.model.finding import Acceptance
-from gpu_topo.model.history import Policy
+from gpu_topo.agent.errors import UserError, meant
+from gpu_topo.agent.options import CONFIG_FILE, add_config_file
+from gpu_topo.agent.policy import rules_policy
+from gpu_topo.agent.toml_lines import line_of
 from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple
 
 if TYPE_CHECKING:
     import argparse
-
-DEFAULT_FILE = "/etc/gpu-topo/gpu-topo.toml"
 
 
 class ConfigError(UserError):
@@ -121,7 +119,7 @@ KEYS = (
     Key("scan.settle", DURATION, "wait this long for more events before such a scan", least=0, most=60),
     Key("scan.raise-after", WHOLE, "a finding is raised when it held for this many scans", least=1, most=100),
     Key("scan.clear-after", WHOLE, "a finding is cleared when it was gone for this many scans", least=1, most=100),
-    Key("scan.boot-grace", DURATION, "how long after boot drivers, links and fabrics may still come up", least=0),
+    Key("scan.boot-grace", DURATION, "how long after boot drivers, links, fabrics may come up", least=0, most=86400),
     Key("web.listen-address", LISTENS, "where to serve: HOST:PORT, :PORT for every interface, or unix:/PATH"),
     Key("web.config.file", TEXT, "TLS and basic auth, in the exporter-toolkit's YAML format"),
     Key("state.directory", TEXT, "where state is kept over restarts; default: systemd's $STATE_DIRECTORY, else none"),
@@ -150,9 +148,7 @@ def add_flags(parser: argparse._ActionsContainer, names: Collection[str] = tuple
     """A flag for each of the named keys, and --config.file. Repeated list flags add up."""
     import argparse
 
-    parser.add_argument(
-        "--config.file", type=path, metavar="FILE", default=None, help=f"configuration (default: {DEFAULT_FILE})"
-    )
+    add_config_file(parser)
     for key in KEYS:
         if key.name not in names:
             continue
@@ -174,7 +170,7 @@ def flags_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def load(path: str | None = None, flags: Mapping[str, Any] = EMPTY, codes: Collection[str] = ()) -> Config:
-    """The configuration from its file (None: DEFAULT_FILE where there is one) and flags, which win.
+    """The configuration from its file (None: CONFIG_FILE where there is one) and flags, which win.
 
     flags: key name -> list of texts, or a bool. codes: the rules that exist, so that a wrong one is told.
     Raises ConfigError with every problem, a line each.
@@ -182,7 +178,7 @@ def load(path: str | None = None, flags: Mapping[str, Any] = EMPTY, codes: Colle
     problems: list[str] = []
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    file = path or DEFAULT_FILE
+    file = path or CONFIG_FILE
     text = _read(file, must=path is not None)
     if text is not None:
         for name, raw in _entries(_parse(text, file)):
@@ -206,7 +202,7 @@ def load(path: str | None = None, flags: Mapping[str, Any] = EMPTY, codes: Colle
     if problems:
         raise ConfigError(*problems)
     config = Config(**values, source=file if text is not None else None, origins=origins)
-    if codes and not any(policy(config, "").asks(code) for code in codes):
+    if codes and not any(rules_policy(config, "").asks(code) for code in codes):
         chosen = [_named(name, origins[name]) for name in ("only", "skip") if name in origins]
         raise ConfigError(f"{' and '.join(chosen)}: no rule is left to judge by")
     return config._replace(state_directory=config.state_directory or _systemd_state())
@@ -250,6 +246,8 @@ def _parse(text: str, path: str) -> dict[str, Any]:
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         table: dict[str, Any] = toml.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
     except ValueError as error:
         message, _, where = str(error).partition(" (at ")
         line = match[1] if (match := re.match(r"line (\d+)", where)) else len(text.splitlines())
@@ -277,34 +275,6 @@ def _where(file: str, text: str, name: str, error: ValueError | None = None) -> 
     return f"{file}:{line}" if line else file
 
 
-_HEADER = re.compile(r"\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}\s*(?:#.*)?\Z")
-_ASSIGNMENT = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
-
-
-def line_of(text: str, name: str, row: int = 0) -> int | None:
-    """The line of a dotted key in a TOML text, the first that sets it or something in it; None where none shows it.
-
-    row: of the tables that are headed [[key]], the one to look at.
-    """
-    table = ""
-    rows = 0  # such tables above
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            table = found = _plain(header[1])
-            rows += line.lstrip().startswith("[[") and f"{name}.".startswith(f"{table}.")
-        elif assignment := _ASSIGNMENT.match(line):
-            found = f"{table}.{_plain(assignment[1])}" if table else _plain(assignment[1])
-        else:
-            continue
-        if max(rows - 1, 0) == row and (found == name or found.startswith(f"{name}.")):
-            return number
-    return None
-
-
-def _plain(dotted: str) -> str:
-    return re.sub(r"\s*\.\s*", ".", dotted).replace('"', "").replace("'", "")
-
-
 def _value(key: Key, raw: object, codes: Collection[str]) -> Any:
     """What a key's raw value means; ValueError where it is wrong."""
     value = key.kind.read(raw)
@@ -318,15 +288,9 @@ def _value(key: Key, raw: object, codes: Collection[str]) -> Any:
         for row, item in enumerate(value):
             code = item.code if isinstance(item, Accepted) else item
             if code not in codes:
-                raise BadEntry(f"names no rule {code!r}{_near_rule(code, codes)}", "code", row)
+                hint = meant(code, codes, "`gpu-topo rules` lists them")
+                raise BadEntry(f"names no rule {code!r}; {hint}", "code", row)
     return value
-
-
-def _near_rule(code: str, codes: Collection[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(code, codes, n=1)
-    return f"; did you mean {close[0]!r}?" if close else " (`gpu-topo rules` lists them)"
 
 
 def remark(config: Config) -> str:
@@ -356,60 +320,16 @@ def show(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def example() -> str:
-    """A configuration file that sets nothing: every key with its default and its meaning, commented out."""
-    lines = ["# gpu-topo's configuration. Every line shows its default; every key is also a flag of `gpu-topo serve`."]
-    for key in KEYS:
-        lines += ["", f"# {key.help}", f"# {key.name} = {_shown(key, key.default)}"]
-    return "\n".join(lines) + "\n"
-
-
 def reference() -> str:
     """The table of keys for the README, as Markdown."""
     rows = ["| key and flag | takes | default | what it is |", "|---|---|---|---|"]
     for key in KEYS:
         takes = ", ".join(key.choices) or key.kind.takes
+        if key.least is not None and key.most is not None:
+            takes = f"{takes}, {_bare(key, key.least)} to {_bare(key, key.most)}"
         rows.append(f"| `{key.name}` | {takes} | `{_shown(key, key.default)}` | {key.help} |")
     return "\n".join(rows) + "\n"
 
 
-# --- what the rules need ------------------------------------------------------------------------------------------
-
-
-def baseline_path(config: Config) -> str:
-    """Where the baseline is, "" where none is kept."""
-    if config.baseline_file or not config.state_directory:
-        return config.baseline_file
-    return os.path.join(config.state_directory, "baseline.json")
-
-
-def accept_also(policy: Policy, rows: Sequence[Accepted]) -> Policy:
-    """The policy with what a baseline accepts; what the configuration accepts itself counts more."""
-    return policy._replace(accepted={**_acceptances(rows, policy.now), **policy.accepted})
-
-
-def _acceptances(rows: Sequence[Accepted], today: str) -> dict[tuple[str, str], Acceptance]:
-    return {
-        (row.code, row.subject): Acceptance(row.by, row.reason, row.until)
-        for row in rows
-        if row.until is None or today <= row.until
-    }
-
-
-def policy(config: Config, today: str, baseline: Sequence[Accepted] = ()) -> Policy:
-    """What the rules need to know. today: YYYY-MM-DD; acceptances (the baseline's too) end after their last day."""
-    return Policy(
-        expect=config.expect,
-        roles=config.roles,
-        exclude=frozenset(config.exclude),
-        accepted=_acceptances((*baseline, *config.accept), today),
-        only=frozenset(config.only),
-        skip=frozenset(config.skip),
-        correctable_per_hour=config.thresholds_correctable_errors_per_hour,
-        replays_per_hour=config.thresholds_replays_per_hour,
-        port_errors_per_hour=config.thresholds_port_errors_per_hour,
-        flaps_per_hour=config.thresholds_flaps_per_hour,
-        nvlink_errors_per_hour=config.thresholds_nvlink_errors_per_hour,
-        boot_grace_seconds=config.scan_boot_grace,
-        now=today,
-    )
+def _bare(key: Key, value: float) -> str:
+    return "0" if not value else _shown(key, value).strip('"')

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from gpu_topo.agent.errors import meant
 from gpu_topo.model.record import NamedTuple
 
 ROLES = ("fabric", "storage", "management", "unused")
@@ -46,10 +48,8 @@ class BadEntry(ValueError):
 
 def nearest(name: str, names: Collection[str]) -> str:
     """The hint that a message about a wrong name ends with: the name that was meant, or all there are."""
-    import difflib
-
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else f" (it knows {', '.join(names)})"
+    hint = meant(name, names)
+    return f"; {hint}" if hint else f" (it knows {', '.join(names)})"
 
 
 class Kind(NamedTuple):
@@ -61,6 +61,16 @@ class Kind(NamedTuple):
     toml: Callable[[Any], str]
 
 
+def value_of(table: Mapping[str, Any], key: str, kind: Kind, default: Any) -> Any:
+    """What a key of a table means, the default where it is not set; ValueError names the key."""
+    if table.get(key) is None:
+        return default
+    try:
+        return kind.read(table[key])
+    except ValueError as error:
+        raise ValueError(f"{key} {error}") from None
+
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)(ms|s|m|h|d))+\Z")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -68,22 +78,38 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 def duration(raw: object) -> float:
     """Seconds of "15s", "1h30m", "500ms" or a number of seconds; ValueError where it is none."""
+    seconds = math.inf
     if isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        return float(raw)
-    if isinstance(raw, str) and _DURATION.match(raw):
-        return sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(raw))
+        seconds = _float(raw)
+    elif isinstance(raw, str) and _DURATION.match(raw):
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(raw))
+    if math.isfinite(seconds):
+        return seconds
     raise ValueError("takes a duration such as 15s, 500ms or 1h30m")
+
+
+def _float(raw: float) -> float:
+    """A number as a float; infinite where it is a whole number that no float holds."""
+    try:
+        return float(raw)
+    except OverflowError:
+        return math.inf
+
+
+def _digits(value: float) -> str:
+    return f"{value:.15g}"
 
 
 def _show_duration(seconds: float) -> str:
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0)):
         if seconds >= size and seconds % size == 0:
-            return f'"{seconds / size:g}{unit}"'
-    return f'"{seconds * 1000:g}ms"'
+            return f'"{_digits(seconds / size)}{unit}"'
+    return f'"{_digits(seconds * 1000)}ms"'
 
 
 def _number(raw: object) -> float:
-    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+    # inf is a number, too: a threshold that is never reached.
+    if isinstance(raw, float) or (isinstance(raw, int) and not isinstance(raw, bool) and math.isfinite(_float(raw))):
         return float(raw)
     raise ValueError("takes a number")
 
@@ -101,14 +127,16 @@ def _switch(raw: object) -> bool:
 
 
 def _string(raw: object) -> str:
-    if isinstance(raw, str):
-        return raw
-    raise ValueError("takes a text")
+    if not isinstance(raw, str):
+        raise ValueError("takes a text")
+    if "\0" in raw:  # no name of a file, a host or a device has one, and the system's calls refuse it
+        raise ValueError("holds a null character")
+    return raw
 
 
 def _strings(raw: object) -> tuple[str, ...]:
     if isinstance(raw, list) and all(isinstance(item, str) for item in raw):
-        return tuple(raw)
+        return tuple(map(_string, raw))
     raise ValueError("takes a list of texts")
 
 
@@ -275,7 +303,7 @@ def _toml_bool(value: bool) -> str:
 
 
 DURATION = Kind("duration", duration, _read_number_text, _show_duration)
-NUMBER = Kind("number", _number, _read_number_text, lambda value: f"{value:g}")
+NUMBER = Kind("number", _number, _read_number_text, _digits)
 WHOLE = Kind("whole number", _whole, _read_number_text, str)
 SWITCH = Kind("true or false", _switch, str, _toml_bool)
 TEXT = Kind("text", _string, str, quoted)

@@ -26,6 +26,7 @@ from gpu_topo.agent.life import CLEARED, Change
 from gpu_topo.agent.log import Log
 from gpu_topo.agent.loop import Loop
 from gpu_topo.agent.notify import Notify, watchdog_seconds
+from gpu_topo.agent.policy import baseline_path, rules_policy
 from gpu_topo.agent.site import Scanned, Site
 from gpu_topo.agent.state import State, StateFile
 from gpu_topo.agent.thrift import Thrift
@@ -51,7 +52,7 @@ class _Done(NamedTuple):
 
     seen: Seen | None
     scanned: Scanned | None
-    rendered: Mapping[str, bytes]
+    rendered: Mapping[str, bytes | None]
     error: str = ""
 
 
@@ -75,7 +76,7 @@ class Daemon:
         self._state = StateFile(self.config.state_directory, self._boot_id(), self.log.warning)
         kept = self._state.load(boot_clock())
         self._memory = Memory(kept.history, kept.lives, kept.clock_offset)
-        self.site = Site(self.loop, __version__, self._problem)
+        self.site = Site(self.loop, __version__, self._problem, self._page_failed)
         self._guard = Guard(self.loop, lambda: self._web.now(), self.site.respond)
         self.server = Server(self.loop, self._guard.respond, lambda: self._web.now().gate, failed=self._page_failed)
         self.scans = 0
@@ -86,6 +87,7 @@ class Daemon:
         self._begun = self._last = self.loop.clock()
         self._saved_at = float("-inf")
         self._failure = ""
+        self._not_kept = ""
         self._reload_ok = True
         self._reloaded_at = time.time()
         self._statuses: dict[str, str] = {}
@@ -173,7 +175,7 @@ class Daemon:
         self._refresh_baseline()
         today = time.strftime("%Y-%m-%d", time.gmtime())
         settings = Settings(
-            configuration.policy(self.config, today, self._saved.accepted),
+            rules_policy(self.config, today, self._saved.accepted),
             self.timeout,
             self.config.scan_raise_after,
             self.config.scan_clear_after,
@@ -192,14 +194,27 @@ class Daemon:
                 self.source.successor().forget()  # all ones are not what the device is, should it answer again
             scanned = self._scanned(seen)
             done = _Done(seen, scanned, self.site.prepare(scanned))
-            # What could not be written is tried again at once: there may be room by now.
-            due = self._state.good is False or self.loop.clock() - self._saved_at >= _SAVE_SECONDS
-            if seen.changes or due:
-                self._saved_at = self.loop.clock()
-                self._save(seen.memory)
+            self._keep(seen)
         except Exception:
             done = _Done(None, None, {}, traceback.format_exc())
         self.loop.soon(lambda: self._finished(done))
+
+    def _keep(self, seen: Seen) -> None:
+        """Write down what a scan brought, now and then. A bug here costs the scan nothing and is told once."""
+        # What could not be written is tried again at once: there may be room by now.
+        due = self._state.good is False or self.loop.clock() - self._saved_at >= _SAVE_SECONDS
+        if not seen.changes and not due:
+            return
+        self._saved_at = self.loop.clock()
+        try:
+            self._save(seen.memory)
+        except Exception:
+            error = traceback.format_exc()
+            if error != self._not_kept:
+                self.loop.soon(lambda: self.log.error("the state was not kept, please report it", error=error))
+            self._not_kept = error
+        else:
+            self._not_kept = ""
 
     def _save(self, memory: Memory) -> None:
         # Whole seconds: the clocks drift by less, and a state that stays the same is not written again.
@@ -239,6 +254,7 @@ class Daemon:
             scans=self.scans + 1,
             source_age=seen.source_age,
             port_flaps=seen.port_flaps,
+            unheard=seen.unheard,
             config_reload_ok=self._reload_ok and self._web.good,
             config_reload_time=self._reloaded_at,
             state_write_ok=self._state.good,
@@ -306,8 +322,9 @@ class Daemon:
             return f"no scan finished for {waited:.0f} s"
         return ""
 
-    def _page_failed(self, path: str, error: Exception) -> None:
-        self.log.error("a page failed, please report it", path=path, error=repr(error))
+    def _page_failed(self, page: str, error: Exception) -> None:
+        told = "".join(traceback.format_exception(error))
+        self.log.error("a page failed, please report it", page=page, error=told)
 
     # --- configuration and baseline --------------------------------------------------------------------------------
 
@@ -328,7 +345,9 @@ class Daemon:
                 if getattr(new, field) != getattr(self.config, field):
                     key = next(key.name for key in configuration.KEYS if key.field == field)
                     self.log.warning("changed, and takes effect at the next start", key=key)
-            self.config, self._web = new, web
+            # They stay in force, too: the path of the baseline follows from the state directory.
+            self.config = new._replace(**{field: getattr(self.config, field) for field in _FIXED})
+            self._web = web
             self.log.level = new.log_level
             self._reload_ok = True
             self._reloaded_at = time.time()
@@ -342,11 +361,11 @@ class Daemon:
         return "" if isinstance(answer, Refusal) else answer.decode("ascii", "replace").strip()
 
     def _read_baseline(self) -> Saved:
-        return load_saved(configuration.baseline_path(self.config))
+        return load_saved(baseline_path(self.config))
 
     def _refresh_baseline(self) -> None:
         """A new baseline says that the machine is right as it is now."""
-        path = configuration.baseline_path(self.config)
+        path = baseline_path(self.config)
         if stamp(path) == self._saved.stamp and path == self._saved.path:
             return
         try:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 OK = 0
 WARNING = 1
 CRITICAL = 2
@@ -21,6 +25,14 @@ class UserError(Exception):
     def lines(self) -> tuple[str, ...]:
         """What to say, a line each."""
         return (str(self),) if str(self) else ()
+
+
+def meant(name: str, names: Collection[str], otherwise: str = "") -> str:
+    """What to tell who wrote a name that is none: the nearest of those that exist, or what else there is to say."""
+    import difflib
+
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'?" if close else otherwise
 
 
 def one_line(text: str) -> str:

@@ -2,31 +2,34 @@
 
 `observe` takes a history and a node and gives the next history; `past_of` makes of it what the rules are given. Times
 are seconds of CLOCK_BOOTTIME, which no clock setting moves and which goes on over a restart of the daemon. Everything
-is bounded: one point a minute and counter, one hour, forty samples a GPU.
+is bounded: one point a minute and counter, one hour, forty samples a GPU, and of what has been gone for an hour nothing
+but that it was there, for so many devices and ports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
+from gpu_topo.classifier.pcie_errors import HARMLESS
 from gpu_topo.classifier.port_counters import CEILINGS, LINK_DOWNED
-from gpu_topo.model.history import Growth, Past
-from gpu_topo.model.node import LinkSample, Node
+from gpu_topo.model.history import Past
+from gpu_topo.model.node import Gpu, LinkSample, Node
 from gpu_topo.model.reading import EMPTY, Reading, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.baseline import counted
 from gpu_topo.topology.ports import line_rate, port_name
 
-WINDOW = 3600.0  # growth is judged by the hour; what a minute brings is not extrapolated
+WINDOW = 3600.0  # growth is judged by the hour
 _STEP = 60.0  # points closer together are one
 _SAMPLES = 40  # ten minutes of looks at a GPU's link
-_MOST_DEVICES = 4096
-# Counted by every probing of a bus, so they say nothing (as in the rule).
-_HARMLESS = frozenset({"UnsupReq", "AdvNonFatalErr", "NonFatalErr"})
+_MOST = 4096  # devices, and ports, that are remembered though they may be gone
 _CARRIER = "carrier_changes"
+_NVLINK = "nvlink_"
 
-Key = tuple[str, str]  # (subject, counter)
+# (subject, counter). What the rules judge as a sum is kept part by part, counter/part: a part that is not told for once
+# would look like a sum that fell, and so like a reset, and what it had counted before like growth when it is back.
+Key = tuple[str, str]
 
 
 class Trail(NamedTuple):
@@ -48,6 +51,7 @@ class History(NamedTuple):
     downs_total: Mapping[str, int] = EMPTY
     seen_devices: Mapping[str, str] = EMPTY  # address -> name, or kind where it has none
     samples: Mapping[str, tuple[LinkSample, ...]] = EMPTY
+    gone: Mapping[str, float] = EMPTY  # what is remembered and was not there at the last look -> since when
 
 
 def advance(trail: Trail | None, raw: int, now: float) -> Trail:
@@ -66,17 +70,20 @@ def advance(trail: Trail | None, raw: int, now: float) -> Trail:
     return Trail(raw, total, (*points, (now, total)))
 
 
-def growth(trail: Trail, now: float) -> Growth:
+def growth(trail: Trail, now: float) -> int:
     """What the counter grew by within the last hour."""
     base = trail.points[0][1]
     for when, total in trail.points:
         if when <= now - WINDOW:
             base = total
-    return Growth(trail.total - base, WINDOW)
+    return trail.total - base
 
 
 def observe(history: History, node: Node, now: float) -> History:
-    """The history with one more scan. What could not be read leaves what is known of it as it was."""
+    """The history with one more scan. What could not be read leaves what is known of it as it was, and so does what is
+    gone for a moment."""
+    here = {*node.devices, *(gpu.address for gpu in node.gpus), *map(port_name, node.ports)}
+    history = _without_the_gone(history, here, now)
     counters = dict(history.counters)
     for key, raw in _readings(node):
         counters[key] = advance(history.counters.get(key), raw, now)
@@ -101,13 +108,33 @@ def observe(history: History, node: Node, now: float) -> History:
     for device in counted(node):
         # What only a driver names was never on the bus: it calls a GPU whose address it does not tell GPU3.
         on_bus = device.function.class_code is not None
-        if on_bus and len(seen) < _MOST_DEVICES:
+        if on_bus and len(seen) < _MOST:
             seen[device.address] = device.name or device.kind
     samples = dict(history.samples)
     for gpu in node.gpus:
         if gpu.samples:
             samples[gpu.address] = (*history.samples.get(gpu.address, ()), *gpu.samples)[-_SAMPLES:]
-    return History(counters, best, history.was_up | up, frozenset(up), downs, totals, seen, samples)
+    was_up = history.was_up | up
+    if len(was_up) > _MOST:
+        was_up, up = was_up & here, up & here
+        best = {name: rate for name, rate in best.items() if name in here}
+    return History(counters, best, was_up, frozenset(up), downs, totals, seen, samples, history.gone)
+
+
+def _without_the_gone(history: History, here: Set[str], now: float) -> History:
+    """The history with what is not there marked so, and without what has not been there for as long as anything
+    counts."""
+    kept = {*(subject for subject, _ in history.counters), *history.downs_total, *history.samples}
+    gone = {subject: history.gone.get(subject, now) for subject in kept.difference(here)}
+    over = {subject for subject, since in gone.items() if since <= now - WINDOW}
+    if not over:
+        return history._replace(gone=gone)
+    return history._replace(
+        counters={key: trail for key, trail in history.counters.items() if key[0] not in over},
+        downs_total={name: number for name, number in history.downs_total.items() if name not in over},
+        samples={address: looks for address, looks in history.samples.items() if address not in over},
+        gone={subject: since for subject, since in gone.items() if subject not in over},
+    )
 
 
 def past_of(
@@ -119,7 +146,7 @@ def past_of(
 ) -> Past:
     """What the rules are told. samples: those of the history before the scan that is judged, which has its own."""
     return Past(
-        counters={key: growth(trail, now) for key, trail in history.counters.items() if key[1] != _CARRIER},
+        counters=_grown(history, now),
         best_rate_gbps=history.best_rate_gbps,
         was_up=history.was_up,
         seen_devices=history.seen_devices,
@@ -128,6 +155,27 @@ def past_of(
         uptime_seconds=uptime,
         baseline=baseline,
         watching=True,
+    )
+
+
+def _grown(history: History, now: float) -> dict[Key, int]:
+    """The growth of each counter, all its parts together."""
+    grown: dict[Key, int] = {}
+    for (subject, counter), trail in history.counters.items():
+        if counter != _CARRIER:
+            key = (subject, counter.partition("/")[0])
+            grown[key] = grown.get(key, 0) + growth(trail, now)
+    return grown
+
+
+def unheard(history: History, node: Node) -> frozenset[tuple[str, str]]:
+    """(GPU, kind of NVLink error) of which a link that told before does not tell at the moment: what the others told
+    is not the sum."""
+    told = {key for gpu in node.gpus for key, _ in _of_links(gpu)}
+    return frozenset(
+        (subject, counter.partition("/")[0].removeprefix(_NVLINK))
+        for subject, counter in history.counters
+        if "/" in counter and (subject, counter) not in told
     )
 
 
@@ -154,14 +202,14 @@ def _recent(times: tuple[float, ...], now: float) -> tuple[float, ...]:
     return tuple(when for when in times if when > now - WINDOW)
 
 
-def _flaps(history: History, now: float) -> dict[str, Growth]:
+def _flaps(history: History, now: float) -> dict[str, int]:
     """Down and up again between two scans is only seen by the kernel's count of carrier changes, two for each time."""
-    result = {name: Growth(len(_recent(times, now)), WINDOW) for name, times in history.downs.items()}
+    result = {name: len(_recent(times, now)) for name, times in history.downs.items()}
     for (name, counter), trail in history.counters.items():
         if counter == _CARRIER:
-            times = (growth(trail, now).delta + 1) // 2
-            if times > (result[name].delta if name in result else 0):
-                result[name] = Growth(times, WINDOW)
+            times = (growth(trail, now) + 1) // 2
+            if times > result.get(name, 0):
+                result[name] = times
     return result
 
 
@@ -181,9 +229,7 @@ def _readings(node: Node) -> Iterator[tuple[Key, int]]:
         replays = known(gpu.replays)
         if replays is not None:
             yield (gpu.address, "replays"), replays
-        links = known(gpu.nvlinks)
-        for kind in sorted({kind for link in links or () for kind in link.errors}):
-            yield (gpu.address, f"nvlink_{kind}"), sum(link.errors.get(kind, 0) for link in links or ())
+        yield from _of_links(gpu)
     carriers = {netdev.name: known(netdev.carrier_changes) for netdev in node.netdevs}
     for port in node.ports:
         name = port_name(port)
@@ -196,8 +242,14 @@ def _readings(node: Node) -> Iterator[tuple[Key, int]]:
             yield (name, _CARRIER), carrier
 
 
+def _of_links(gpu: Gpu) -> Iterator[tuple[Key, int]]:
+    for link in known(gpu.nvlinks) or ():
+        for kind, count in link.errors.items():
+            yield (gpu.address, f"{_NVLINK}{kind}/{link.number}"), count
+
+
 def _total(reading: Reading[Mapping[str, int]]) -> int | None:
     counts = known(reading)
     if counts is None:
         return None
-    return sum(n for name, n in counts.items() if not name.startswith("TOTAL_") and name not in _HARMLESS)
+    return sum(n for name, n in counts.items() if not name.startswith("TOTAL_") and name not in HARMLESS)

@@ -166,14 +166,14 @@ class Connection:
                 return
 
     def _ask(self, request: h11.Request) -> None:
-        path, _, query = request.target.decode("latin-1").partition("?")
+        path, _, _ = request.target.decode("latin-1").partition("?")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
         method = request.method.decode("latin-1")
         self._head = method == "HEAD"
         self.deadline = self._server.loop.clock() + ANSWER_SECONDS
         self._wait(0)
         try:
-            self._server.respond(Request(method, path, query, headers), self._send)
+            self._server.respond(Request(method, path, headers), self._send)
         except Exception as error:  # a bug in a page must not end the daemon
             self._server.failed(path, error)
             self._send(Response(500, b"internal error, see the log\n"))

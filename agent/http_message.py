@@ -13,7 +13,6 @@ class Request(NamedTuple):
 
     method: str
     path: str
-    query: str = ""
     headers: Mapping[str, str] = EMPTY
 
 

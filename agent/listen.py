@@ -32,6 +32,8 @@ def listeners(address: Listen) -> Iterator[socket.socket]:
     except OSError as error:
         hint = "; another process listens there" if error.errno == errno.EADDRINUSE else ""
         raise ListenError(f"cannot listen on {address}: {error.strerror or error}{hint}") from None
+    except UnicodeError:  # from getaddrinfo, of a part that is empty or has more than 63 characters
+        raise ListenError(f"cannot listen on {address}: {address.host} is no name of a host") from None
 
 
 @contextmanager

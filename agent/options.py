@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+CONFIG_FILE = "/etc/gpu-topo/gpu-topo.toml"  # where there is one and no other is named
+
 _VALUE, _APPEND, _CONST = "store", "append", "store_const"
 
 
@@ -20,6 +22,12 @@ def path(text: str) -> str:
     if not text:
         raise ValueError(text)
     return text
+
+
+def add_config_file(parser: Any) -> None:
+    """The flag that names the configuration, in args as "config.file"."""
+    words = f"configuration (default {CONFIG_FILE}, where it exists)"
+    parser.add_argument("--config.file", type=path, metavar="FILE", default=None, help=words)
 
 
 class NotPlain(Exception):

@@ -16,45 +16,79 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
 def write(data: str | bytes | Iterator[str], path: str | None = None) -> None:
-    """Write to `path` atomically, or to standard output; pieces that come one by one are written as they come."""
-    if path is None or path == "-":
-        try:
-            if isinstance(data, bytes):
-                sys.stdout.buffer.write(data)
-                sys.stdout.buffer.flush()
-            else:
-                _to_stdout(iter((data,)) if isinstance(data, str) else data)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            # What is still in the buffer has nowhere to go either, and must not fail once more on the way out.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            raise UserError(f"standard output: cannot be written: {error.strerror}") from None
-        return
-    content = data if isinstance(data, bytes) else "".join(data).encode()
-    own = own_descriptor(path)
-    if own is None:
-        path = os.path.realpath(path)  # a link stays one
-    temporary = f"{path}.{os.getpid()}.tmp"
+    """Write to `path` atomically, or to standard output; pieces that come one by one are written as they come.
+
+    A reader that leaves (head, a pager) has what it wanted: the rest is dropped without a word. Anything else that
+    keeps it from being written is a UserError.
+    """
+    name = "standard output" if path is None or path == "-" else path
     try:
-        if own is not None:
-            with open(os.dup(own), "wb") as out:
-                out.write(content)
-            return
-        # Devices and pipes (a terminal, a FIFO) are written, not replaced.
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "wb") as out:
-                out.write(content)
-            return
-        with open(temporary, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, path)
+        if path is None or path == "-":
+            _to_stdout(data)
+        else:
+            _to_path(data if isinstance(data, bytes) else "".join(data).encode(), path)
+    except BrokenPipeError:
+        pass
     except OSError as error:
-        if os.path.exists(temporary):
+        raise UserError(f"{name}: cannot be written: {error.strerror}") from None
+
+
+def _to_stdout(data: str | bytes | Iterator[str]) -> None:
+    try:
+        if isinstance(data, bytes):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        else:
+            _put_all(iter((data,)) if isinstance(data, str) else data)
+    except OSError:
+        # What is still in the buffer has nowhere to go either, and must not fail once more on the way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise
+
+
+def _to_path(content: bytes, path: str) -> None:
+    own = own_descriptor(path)
+    # Devices and pipes (a terminal, a FIFO) are written, not replaced.
+    if own is not None or (os.path.exists(path) and not os.path.isfile(path)):
+        with open(path if own is None else os.dup(own), "wb") as out:
+            out.write(content)
+    else:
+        write_atomically(path, content)
+
+
+def write_atomically(path: str, data: bytes) -> None:
+    """Replace a file by a whole new one: whatever happens there is the old one or the new one. Raises OSError.
+
+    Its folder may be one in which others write, such as /tmp: what is there by the name of the new file, a link or a
+    pipe, is neither followed nor opened.
+    """
+    path = os.path.realpath(path)  # a link stays one
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.urandom(4).hex()}.new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except BaseException:
+        try:
             os.unlink(temporary)
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+        except OSError:
+            pass
+        raise
+    try:
+        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return  # one in which files may be made and not listed: the new file is there all the same
+    try:
+        os.fsync(folder_fd)
+    finally:
+        os.close(folder_fd)
 
 
 def own_descriptor(path: str) -> int | None:
@@ -69,7 +103,24 @@ def own_descriptor(path: str) -> int | None:
     return number
 
 
-def _to_stdout(pieces: Iterator[str]) -> None:
+def columns() -> int:
+    """The terminal's width in characters, 80 where there is none; never so wide or narrow that it is unreadable.
+
+    As shutil has it, which takes long to load.
+    """
+    try:
+        width = int(os.environ.get("COLUMNS", ""))
+    except ValueError:
+        width = 0
+    if width <= 0:
+        try:
+            width = os.get_terminal_size(1).columns
+        except OSError:
+            width = 0
+    return max(40, min(width or 80, 250))
+
+
+def _put_all(pieces: Iterator[str]) -> None:
     last = ""
     for last in pieces:
         _put(last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import time
 
-from gpu_topo.collectors import COLLECTORS, Collector
+from gpu_topo.collectors import COLLECTORS
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import TIMEOUT, Facts, SourceStatus
 from gpu_topo.source import Source
@@ -13,6 +13,16 @@ from gpu_topo.source import Source
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    class Asks(Protocol):
+        """A Collector, or what stands before one."""
+
+        @property
+        def name(self) -> str: ...
+
+        def collect(self, source: Source, context: Context) -> Facts: ...
+
 
 # A source that hangs may use this share of what is left, so that the ones after it still get their turn.
 _SHARE = 0.6
@@ -24,7 +34,7 @@ class _Round:
     It goes through all of them by itself, since each hand-over between threads costs as much as reading five devices.
     """
 
-    def __init__(self, source: Source, collectors: Sequence[Collector], ends: float, context: Context) -> None:
+    def __init__(self, source: Source, collectors: Sequence[Asks], ends: float, context: Context) -> None:
         self.found: list[Facts] = []
         self.limit = 0.0  # seconds that the collector in turn may take
         self._late_at = 0.0  # and when they are over
@@ -41,7 +51,7 @@ class _Round:
         self.limit = max(0.05, (self._ends - now) * _SHARE)
         self._late_at = now + self.limit
 
-    def _run(self, source: Source, collectors: Sequence[Collector], context: Context) -> None:
+    def _run(self, source: Source, collectors: Sequence[Asks], context: Context) -> None:
         try:
             for collector in collectors:
                 deadline = self._late_at - 0.1 * self.limit
@@ -71,7 +81,7 @@ def scan(
     source: Source,
     timeout: float,
     exclude: frozenset[str] = frozenset(),
-    collectors: Sequence[Collector] = COLLECTORS,
+    collectors: Sequence[Asks] = COLLECTORS,
     counters: bool = True,
 ) -> list[Facts]:
     """The facts of all sources, in the order of `collectors`, within `timeout` seconds; counters as in Context."""

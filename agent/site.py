@@ -37,29 +37,41 @@ class Scanned(NamedTuple):
 class Site:
     """Answers requests on the loop's thread; what has still to be rendered is rendered beside it."""
 
-    def __init__(self, loop: Loop, version: str, healthy: Callable[[], str]) -> None:
-        """healthy: "" where scans finish in time, else what is wrong."""
+    def __init__(
+        self,
+        loop: Loop,
+        version: str,
+        healthy: Callable[[], str],
+        failed: Callable[[str, Exception], None] = lambda page, error: None,
+    ) -> None:
+        """healthy: "" where scans finish in time, else what is wrong. failed is told, on the loop's thread, of a page
+        that cannot be rendered: once, until it can be again or fails otherwise."""
         self._loop = loop
         self._version = version
         self._healthy = healthy
+        self._failed = failed
         self._scanned: Scanned | None = None
-        self._rendered: dict[str, bytes] = {}
+        self._rendered: dict[str, bytes | None] = {}  # None: cannot be rendered
         self._waiting: dict[str, list[Callable[[bytes | None], None]]] = {}
         self._asked: set[str] = set()
+        self._broken: dict[str, str] = {}  # page -> what was told of it
 
-    def prepare(self, scanned: Scanned) -> dict[str, bytes]:
-        """Render, in the scanning thread, what was asked for since the scan before: a scrape then finds it done."""
+    def prepare(self, scanned: Scanned) -> dict[str, bytes | None]:
+        """Render, in the scanning thread, what was asked for since the scan before: a scrape then finds it done.
+
+        A page that raises is None, and costs neither the others nor the scan anything.
+        """
         asked, self._asked = self._asked, set()
-        found: dict[str, bytes] = {}
+        found: dict[str, bytes | None] = {}
         for name in sorted(asked):
             page, _, packed = name.partition("+")
             if page not in found:
                 found[page] = self._render(scanned, page)
             if packed:
-                found[name] = pack(found[page])
+                found[name] = _packed(found[page])
         return found
 
-    def publish(self, scanned: Scanned, rendered: Mapping[str, bytes]) -> None:
+    def publish(self, scanned: Scanned, rendered: Mapping[str, bytes | None]) -> None:
         """From now on show this scan."""
         self._scanned = scanned
         self._rendered = dict(rendered)
@@ -104,9 +116,8 @@ class Site:
                 done(Response(200, body, content_type, headers))
 
         self._asked.add(name)
-        ready = self._rendered.get(name)
-        if ready is not None:
-            answer(ready)
+        if name in self._rendered:
+            answer(self._rendered[name])
             return
         waiting = self._waiting.setdefault(name, [])
         waiting.append(answer)
@@ -114,25 +125,42 @@ class Site:
             threading.Thread(target=self._render_for, args=(self._scanned, name), name=name, daemon=True).start()
 
     def _render_for(self, scanned: Scanned, name: str) -> None:
-        body: bytes | None = None
         page, _, packed = name.partition("+")
-        try:
-            body = self._rendered.get(page) or self._render(scanned, page)
-            if packed:
-                body = pack(body)
-        finally:
-            self._loop.soon(lambda: self._done(scanned, name, body))
+        rendered = self._rendered  # of this scan or a later one
+        body = rendered[page] if page in rendered else self._render(scanned, page)
+        if packed:
+            body = _packed(body)
+        self._loop.soon(lambda: self._done(scanned, name, body))
 
     def _done(self, scanned: Scanned, name: str, body: bytes | None) -> None:
-        if body is not None and scanned is self._scanned:
+        if scanned is self._scanned:
             self._rendered[name] = body
         for answer in self._waiting.pop(name, ()):
             answer(body)
 
-    @staticmethod
-    def _render(scanned: Scanned, page: str) -> bytes:
+    def _render(self, scanned: Scanned, page: str) -> bytes | None:
+        """In any thread; None where the page cannot be rendered."""
         renderer: Callable[[], bytes] = getattr(scanned, page)
-        return renderer()
+        try:
+            body = renderer()
+        except Exception as error:
+            trouble = error  # the other name ends with this clause
+            self._loop.soon(lambda: self._tell(page, trouble))
+            return None
+        if page in self._broken:
+            self._loop.soon(lambda: self._tell(page, None))
+        return body
+
+    def _tell(self, page: str, error: Exception | None) -> None:
+        if error is None:
+            self._broken.pop(page, None)
+        elif self._broken.get(page) != repr(error):
+            self._broken[page] = repr(error)
+            self._failed(page, error)
+
+
+def _packed(body: bytes | None) -> bytes | None:
+    return None if body is None else pack(body)
 
 
 def pack(body: bytes) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_topo.agent.history import History, Trail
 from gpu_topo.agent.life import Life
+from gpu_topo.agent.output import write_atomically
 from gpu_topo.model.node import LinkSample
 from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple
@@ -24,34 +25,6 @@ class State(NamedTuple):
     history: History = History()
     lives: Mapping[tuple[str, str], Life] = EMPTY
     clock_offset: int | None = None  # wall clock less boot clock: tells at a start that the clock was set meanwhile
-
-
-def write_atomically(path: str, data: bytes) -> None:
-    """Replace a file by a whole new one: whatever happens there is the old one or the new one. Raises OSError."""
-    path = os.path.realpath(path)  # a link stays one
-    folder = os.path.dirname(path) or "."
-    temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.getpid()}.new")
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
-    except BaseException:
-        try:
-            os.unlink(temporary)
-        except OSError:
-            pass
-        raise
-    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
 
 
 class StateFile:
@@ -145,6 +118,7 @@ def encode(state: State, boot_id: str) -> bytes:
         "downs_total": dict(history.downs_total),
         "seen_devices": dict(history.seen_devices),
         "samples": dict(sorted(history.samples.items())),
+        "gone": dict(sorted(history.gone.items())),
         "lives": [
             [*key, life.since, life.held, life.gone, life.raised, life.severity] for key, life in state.lives.items()
         ],
@@ -169,6 +143,7 @@ def decode(table: Mapping[str, Any], now: float) -> State:
         {str(name): int(count) for name, count in table["downs_total"].items()},
         {str(address): str(kind) for address, kind in table["seen_devices"].items()},
         {str(address): tuple(_sample(row) for row in rows) for address, rows in table["samples"].items()},
+        {str(subject): _past(since, now) for subject, since in table.get("gone", {}).items()},
     )
     lives = {}
     for code, subject, since, held, gone, raised, severity in table["lives"]:
@@ -189,8 +164,8 @@ def _past(when: object, now: float) -> float:
 
 
 def _sample(row: list[Any]) -> LinkSample:
-    speed, width, pstate, utilization, idle = row
+    speed, width, pstate, utilization = row[:4]
     for value in (speed, width, pstate, utilization):
         if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
             raise ValueError("a sample that is none")
-    return LinkSample(speed, width, pstate, utilization, None if idle is None else bool(idle))
+    return LinkSample(speed, width, pstate, utilization)

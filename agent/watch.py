@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_topo.agent import inspect
-from gpu_topo.agent.history import History, observe, past_of, port_flaps
+from gpu_topo.agent.history import History, observe, past_of, port_flaps, unheard
 from gpu_topo.agent.life import Change, Key, Life, settle, shifted
 from gpu_topo.agent.scan import scan
 from gpu_topo.assemble import assemble
@@ -21,6 +21,9 @@ from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.source import Source
 from gpu_topo.source.kept import Journal, Kept
+
+if TYPE_CHECKING:
+    from gpu_topo.agent.scan import Asks
 
 _CLOCK_STEP = 5.0  # a wall clock that moves more against the boot clock was set
 
@@ -38,47 +41,51 @@ class _Told(NamedTuple):
     exclude: frozenset[str]
 
 
-class Guarded(Collector):
+class Guarded:
     """A collector that is not asked again while its last answer is still outstanding, nor while nothing changed.
 
     A read that hangs in the kernel holds its thread for ever: asking again at every scan would pile threads up. And
     what reads the same means the same: most scans of a healthy node parse nothing.
     """
 
+    def __init__(self, collector: Collector) -> None:
+        self.name = collector.name
+        self._collector = collector
+        self._since: float | None = None  # of the question that is not answered yet
+        self._told: _Told | None = None
+
     def collect(self, source: Source, context: Context) -> Facts:
-        own = self.__dict__
-        since: float | None = own.get("since")
+        """Ask the source, or say what it said last. Never raises on what a machine holds."""
         begun = time.monotonic()
-        if since is not None:
-            waited = begun - since
+        if self._since is not None:
+            waited = begun - self._since
             return Facts(SourceStatus(self.name, TIMEOUT, f"no answer for {waited:.0f} s: a read hangs in the kernel"))
-        own["since"] = begun
+        self._since = begun
         try:
             if not isinstance(source, Kept):
-                return super().collect(source, context)
+                return self._collector.collect(source, context)
             with source.reading():
                 return self._through(source, context, begun)
         finally:
-            own["since"] = None
+            self._since = None
 
     def _through(self, source: Kept, context: Context, begun: float) -> Facts:
-        own = self.__dict__
-        if not self.repeatable:
-            return super().collect(source, context)
-        told: _Told | None = own.get("told")
+        if not self._collector.repeatable:
+            return self._collector.collect(source, context)
+        told = self._told
         if told is not None and told.exclude == context.exclude and source.unchanged(told.journal):
             return told.facts._replace(source=told.facts.source._replace(seconds=time.monotonic() - begun))
-        own["told"] = None
+        self._told = None
         with source.journal() as journal:
-            facts = super().collect(source, context)
+            facts = self._collector.collect(source, context)
         if facts.source.status in (OK, PARTIAL, ABSENT):
-            own["told"] = _Told(facts, journal, context.exclude)
+            self._told = _Told(facts, journal, context.exclude)
         return facts
 
 
 def guarded(collectors: Sequence[Collector] = COLLECTORS) -> tuple[Guarded, ...]:
     """Each collector with its guard."""
-    return tuple(Guarded(*collector) for collector in collectors)
+    return tuple(map(Guarded, collectors))
 
 
 class Settings(NamedTuple):
@@ -116,13 +123,14 @@ class Seen(NamedTuple):
     ended: float  # seconds since the epoch
     source_age: Mapping[str, float]
     port_flaps: Mapping[tuple[str, int], int]
+    unheard: frozenset[tuple[str, str]]
 
 
 def look(
     source: Source,
     settings: Settings,
     memory: Memory,
-    collectors: Sequence[Collector] = COLLECTORS,
+    collectors: Sequence[Asks] = COLLECTORS,
     clock: Callable[[], float] = boot_clock,
     wall: Callable[[], float] = time.time,
 ) -> Seen:
@@ -176,6 +184,7 @@ def look(
         wall(),
         {s.name: now - last_good[s.name] for s in node.sources if s.status != ABSENT},
         port_flaps(history, node),
+        unheard(history, node),
     )
 
 

@@ -126,14 +126,12 @@ class ConfigSpace(NamedTuple):
     secondary_bus: int | None = None
     subordinate_bus: int | None = None
     capabilities: tuple[tuple[int, int], ...] = ()  # (id, offset of the first such), in chain order
-    extended: tuple[tuple[int, int], ...] = ()
     port_type: Reading[str] = None
     slot_implemented: bool | None = None
     slot_number: int | None = None
     present: bool | None = None  # presence detect of the slot
     link: LinkEnd | None = None
     payload_bytes: Reading[int] = None
-    max_payload_bytes: Reading[int] = None
     acs: Reading[frozenset[str]] = None
     aer: Aer | None = None
     power: Reading[str] = None
@@ -152,9 +150,7 @@ def decode(data: bytes, why: str = NOT_RECORDED) -> ConfigSpace:
     word = words_of(data)
     if len(data) < HEADER_SIZE:
         missing = Unknown(why, "configuration space")
-        return ConfigSpace(
-            port_type=missing, acs=missing, power=missing, payload_bytes=missing, max_payload_bytes=missing
-        )
+        return ConfigSpace(port_type=missing, acs=missing, power=missing, payload_bytes=missing)
     if data.count(b"\xff", 0, HEADER_SIZE) == HEADER_SIZE:
         return dead()
     space = _header(word)
@@ -179,7 +175,6 @@ def dead() -> ConfigSpace:
         port_type=lost,
         link=LinkEnd(lost, lost, lost, lost, lost),
         payload_bytes=lost,
-        max_payload_bytes=lost,
         acs=lost,
         power=lost,
     )
@@ -222,10 +217,10 @@ def _express(space: ConfigSpace, word: Word, offset: int | None, beyond: Unknown
     """Port type, payload, link and slot of the PCI Express capability at `offset`."""
     if offset is None:
         link = None if beyond is None else LinkEnd(beyond, beyond, beyond, beyond, beyond)
-        return space._replace(port_type=beyond, link=link, payload_bytes=beyond, max_payload_bytes=beyond)
+        return space._replace(port_type=beyond, link=link, payload_bytes=beyond)
     flags = word(offset) or 0
-    port_type, payload_bytes, max_payload_bytes = port(word, offset, flags)
-    space = space._replace(port_type=port_type, payload_bytes=payload_bytes, max_payload_bytes=max_payload_bytes)
+    port_type, payload_bytes = port(word, offset, flags)
+    space = space._replace(port_type=port_type, payload_bytes=payload_bytes)
     if space.port_type not in NO_LINK:
         able, now = word(offset + LNKCAP), word(offset + LNKSTA)
         link = LinkEnd(
@@ -254,7 +249,7 @@ def _extended(space: ConfigSpace, word: Word, beyond: Unknown) -> ConfigSpace:
     if cut:  # what was not come upon may lie further on
         acs = acs if EXT_ACS in offsets else beyond
         aer = aer or Aer(beyond, beyond, beyond, sticky=True)
-    return space._replace(extended=tuple(offsets.items()), acs=acs, aer=aer, sriov=_sriov(word, offsets.get(EXT_SRIOV)))
+    return space._replace(acs=acs, aer=aer, sriov=_sriov(word, offsets.get(EXT_SRIOV)))
 
 
 def _aer(word: Word, offset: int | None) -> Aer | None:

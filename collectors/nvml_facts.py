@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SOURCE = "nvml"
+UNASKED = "unasked"  # a status of the driver
 # The errors by which NVML says that there is no such thing: no gap in what is known.
 _EXPECTED = ABSENT_ERRORS | NO_SUCH_INDEX | {"FileNotFoundError"}
 
@@ -142,7 +143,8 @@ def _status(said: Transcript, gpus: Mapping[int, DriverGpu], bound: frozenset[st
             if failed.name in NO_DRIVER and not bound:
                 return ABSENT, ABSENT, NO_DRIVER[failed.name]
             denied = failed.name == "NO_PERMISSION"
-            return SOURCE_DENIED if denied else FAILED, "failed", f"{question}: {failed.name}"
+            state = "failed" if question == "nvmlInit" else UNASKED
+            return SOURCE_DENIED if denied else FAILED, state, f"{question}: {failed.name}"
     for label, reasons in (("no permission", {DENIED}), ("failed", {READ_FAILED, MALFORMED})):
         questions = [q for q, _, error in errors if error not in _EXPECTED and why(error) in reasons]
         if questions:
@@ -156,10 +158,10 @@ def _ended(end: str) -> tuple[str, str, str]:
         _, function, process = [*end.split(), "?", "?"][:3]
         return TIMEOUT, "timeout", f"an earlier call of {function} still hangs in process {process}; not asked again"
     if end == "BUSY":
-        return TIMEOUT, "failed", "another gpu-topo was asking NVML all the time"
+        return TIMEOUT, UNASKED, "another gpu-topo was asking NVML all the time"
     if end == DEADLINE:
-        return TIMEOUT, "timeout", "there was no time to ask everything"
-    return FAILED, "failed", end
+        return TIMEOUT, UNASKED, "there was no time to ask everything"
+    return FAILED, UNASKED, end  # there was no process to ask it
 
 
 def _some(items: list[str]) -> str:

@@ -9,7 +9,7 @@ from gpu_topo.model.pci import LinkEnd
 from gpu_topo.model.reading import MALFORMED, Reading, Unknown
 from gpu_topo.model.units import GTS_OF_GENERATION
 
-# nvml.h 13.5.37: NVML_DEVICE_ARCH_*, nvmlGpuVirtualizationMode_t, nvmlClocksEventReason*.
+# nvml.h 13.5.37: NVML_DEVICE_ARCH_*, nvmlGpuVirtualizationMode_t.
 _ARCHITECTURES = {
     2: "Kepler",
     3: "Maxwell",
@@ -23,17 +23,6 @@ _ARCHITECTURES = {
     13: "Rubin",
 }
 _VIRTUALIZATION = {0: "None", 1: "Pass-Through", 2: "VGPU", 3: "Host VGPU", 4: "Host VSGA"}
-_REASON_IDLE = 0x1
-_REASONS = {
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
 _MAX_PARTITIONS = 64
 
 
@@ -49,7 +38,6 @@ def read(said: Transcript, gpu: int, address: str | None, listed: frozenset[str]
     virtualization = said.number("nvmlDeviceGetVirtualizationMode", gpu)
     c2c = said.number("nvmlDeviceGetC2cModeInfoV", gpu)
     numa = said.number("nvmlDeviceGetNumaNodeId", gpu)
-    idle, throttle = _reasons(said, gpu)
     mig, partitions = _mig(said, gpu)
     return DriverGpu(
         address=address,
@@ -59,13 +47,10 @@ def read(said: Transcript, gpu: int, address: str | None, listed: frozenset[str]
         architecture=_ARCHITECTURES.get(architecture) if isinstance(architecture, int) else architecture,
         vendor_id=None if place.ids is None else place.ids & 0xFFFF,
         device_id=None if place.ids is None else place.ids >> 16 & 0xFFFF,
-        board_part=said.text("nvmlDeviceGetBoardPartNumber", gpu),
         minor=said.number("nvmlDeviceGetMinorNumber", gpu),
         numa_node=None if isinstance(numa, int) and numa < 0 else numa,
         pstate=_up_to(15, said, "nvmlDeviceGetPerformanceState", gpu),
         utilization=_up_to(100, said, "nvmlDeviceGetUtilizationRates", gpu),
-        clocks_idle=idle,
-        throttle=throttle,
         link=LinkEnd(
             _speed(said, "nvmlDeviceGetCurrPcieLinkGeneration", gpu),
             _width(said, "nvmlDeviceGetCurrPcieLinkWidth", gpu),
@@ -80,7 +65,6 @@ def read(said: Transcript, gpu: int, address: str | None, listed: frozenset[str]
         nvlinks=nvml_links.nvlinks(said, gpu, listed),
         fabric=nvml_links.fabric(said, gpu),
         lost="GPU_IS_LOST" in refused.values(),
-        bar1_bytes=said.number("nvmlDeviceGetBAR1MemoryInfo", gpu),
         c2c=bool(c2c) if isinstance(c2c, int) else c2c,
         unknowns=refused,
     )
@@ -103,17 +87,6 @@ def _up_to(most: int, said: Transcript, question: str, gpu: int) -> Reading[int]
     """A number from 0 to `most`; NVML's own "unknown" P-state is 32."""
     value = said.number(question, gpu)
     return Unknown(MALFORMED, question) if isinstance(value, int) and not 0 <= value <= most else value
-
-
-def _reasons(said: Transcript, gpu: int) -> tuple[Reading[bool], Reading[frozenset[str]]]:
-    """Whether "GPU idle" holds the clocks, and every other reason by name."""
-    mask = said.number("nvmlDeviceGetCurrentClocksEventReasons", gpu)
-    older = "nvmlDeviceGetCurrentClocksThrottleReasons"
-    if mask is None and said.asked(older, gpu):
-        mask = said.number(older, gpu)
-    if mask is None or isinstance(mask, Unknown):
-        return mask, mask
-    return bool(mask & _REASON_IDLE), frozenset(name for bit, name in _REASONS.items() if mask & bit)
 
 
 def _mig(said: Transcript, gpu: int) -> tuple[Reading[bool], Reading[int]]:

@@ -23,8 +23,9 @@ from gpu_topo.collectors.pcie_values import (
     text,
 )
 from gpu_topo.collectors.registers import Layouts, Registers, registers, registers_in
+from gpu_topo.collectors.sysfs import too_late
 from gpu_topo.model.address import normalise
-from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, Facts, SourceStatus
+from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, TIMEOUT, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.pci import Aer, Function, LinkEnd
 from gpu_topo.model.reading import MALFORMED, NOT_RECORDED, Reading, Unknown
@@ -38,6 +39,7 @@ SLOTS = "/sys/bus/pci/slots"
 
 BUS_NUMBERS = 0x18  # configuration space: primary, secondary and subordinate bus number of a bridge
 _CONFIG_BYTES = 4096
+_LOOKS = 16  # functions from one look at the clock to the next
 _ADDRESS_CHARACTERS = "0123456789abcdefABCDEF:."
 _ACTIVE = b"active\n"
 SUSPENDED, D3COLD = "suspended", "D3cold"
@@ -56,13 +58,21 @@ def collect(source: Source, context: Context) -> Facts:
         if isinstance(names, Refusal):
             return _refused(names, begun)
         scan = _Scan(folder, slot_labels(source), context)
-        for name in names:
+        late = False
+        for number, name in enumerate(names):
+            if not number % _LOOKS and too_late(context):
+                late = True
+                break
             scan.visit(name)
+        if not late:
+            scan.ask_twins()
     problems = sum(scan.values.unread.values())
     detail = f"{len(scan.functions)} functions"
+    if late:
+        detail = f"the deadline came before everything was read: {len(scan.functions)} of {len(names)} functions"
     if problems:
         detail += f", {problems} values not readable"
-    answer = SourceStatus(NAME, PARTIAL if problems else OK, detail, time.monotonic() - begun)
+    answer = SourceStatus(NAME, TIMEOUT if late else PARTIAL if problems else OK, detail, time.monotonic() - begun)
     return Facts(answer, functions=tuple(scan.functions.values()), gpus=tuple(scan.loads), unread=scan.values.unread)
 
 
@@ -109,6 +119,8 @@ class _Scan:
         self._identities: dict[tuple[bytes, bytes], Identity] = {}  # of functions alike
         self._layouts = Layouts()
         self.functions: dict[str, Function] = {}
+        self._slow_models: set[int | None] = set()  # of AMD GPUs whose links are slower than they can be
+        self._fast: list[tuple[str, int | None]] = []  # AMD GPUs whose links are not, with their models
         self.loads: list[DriverGpu] = []  # AMD GPUs whose load is known
         self.values = Values()
 
@@ -253,7 +265,6 @@ class _Scan:
             aer=aer,
             acs=(hidden or said.acs) if bridge else said.acs,
             payload_bytes=hidden or said.payload_bytes,
-            max_payload_bytes=said.max_payload_bytes,
             power=asleep,
             answers=answers,
             local_cpus=text(folder.read("local_cpulist")) if identity.is_computing else None,
@@ -285,16 +296,33 @@ class _Scan:
         return None, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
 
     def _load(self, folder: Dir, name: str, identity: Identity, link: LinkEnd, place: Place) -> None:
-        """How busy an AMD GPU is, in percent, where that decides something: while its card's link is slower than both
-        ends can do. The attribute is amdgpu's (the kernel's Documentation/gpu/amdgpu/thermal)."""
+        """How busy an AMD GPU is, in percent, where that decides something: while its card's link, or a twin's, is
+        slower than both ends can do. The attribute is amdgpu's (the kernel's Documentation/gpu/amdgpu/thermal)."""
         port = self._bridge(place.parent)
         slow = is_slowed(link, port)
         upper = self._bridge(port.parent) if port is not None else None
         if not slow and upper is not None and upper.vendor_id in _AMD_BRIDGES:  # the card's own bridges are between
             slow = upper.link is not None and is_slowed(upper.link, self._bridge(upper.parent))
-        percent = text(folder.read("gpu_busy_percent")) if slow else None
+        model = identity.ids[1]
+        if slow:
+            self._slow_models.add(model)
+            self._ask_load(folder, name, model)
+        else:
+            self._fast.append((name, model))
+
+    def _ask_load(self, folder: Dir, name: str, model: int | None) -> None:
+        percent = text(folder.read("gpu_busy_percent"))
         if percent is not None and percent.isdecimal() and int(percent) <= 100:
-            self.loads.append(DriverGpu(name, utilization=int(percent), vendor_id=_AMD, device_id=identity.ids[1]))
+            self.loads.append(DriverGpu(name, utilization=int(percent), vendor_id=_AMD, device_id=model))
+
+    def ask_twins(self) -> None:
+        """The load of AMD GPUs at full speed, where one of the same model is slower: busy twins tell what it could do.
+        On a machine whose links are well nobody is asked."""
+        for name, model in self._fast:
+            folder = self._devices.dir(name) if model in self._slow_models else None
+            if folder is not None and not isinstance(folder, Refusal):
+                with folder:
+                    self._ask_load(folder, name, model)
 
     def _bridge(self, parent: Reading[str]) -> Function | None:
         return self.functions.get(parent) if isinstance(parent, str) else None

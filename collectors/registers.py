@@ -34,7 +34,6 @@ ORDINARY_SIZE = 0x100
 
 # PCI Express capability: its id, and registers from its start.
 EXPRESS = 0x10
-DEVCAP = 0x04
 DEVCTL = 0x08
 LNKCTL2 = 0x30
 
@@ -69,16 +68,15 @@ class Registers(NamedTuple):
     port_type: Reading[str] = None  # one of pci.PORT_TYPES
     target_speed_gts: Reading[float] = None
     payload_bytes: Reading[int] = None  # in use
-    max_payload_bytes: Reading[int] = None
     acs: Reading[frozenset[str]] = None  # of a bridge: enabled control bits
 
 
 _lost = Unknown(LOST, "configuration space reads all ones")
 _hidden = Unknown(DENIED, "config beyond 64 bytes")
-SILENT = Registers(False, _lost, _lost, _lost, _lost, _lost)
-HIDDEN = Registers(True, _hidden, None, _hidden, _hidden, _hidden)
+SILENT = Registers(False, _lost, _lost, _lost, _lost)
+HIDDEN = Registers(True, _hidden, None, _hidden, _hidden)
 _cut = Unknown(NOT_RECORDED, "config within its header")
-CUT = Registers(True, _cut, None, _cut, _cut, _cut)
+CUT = Registers(True, _cut, None, _cut, _cut)
 CONVENTIONAL = Registers(True)
 
 
@@ -145,7 +143,7 @@ def _registers(word: Word, kind: object, layouts: Layouts) -> Registers | None:
             return CONVENTIONAL if not cut else CUT if word(POINTER) is None else HIDDEN
         layouts.express[kind] = offset
     flags = word(offset) or 0
-    port_type, payload_bytes, max_payload_bytes = port(word, offset, flags)
+    port_type, payload_bytes = port(word, offset, flags)
     target = None if port_type in NO_LINK else target_speed(word, offset, flags)
     acs: Reading[frozenset[str]] = None
     if header_type == _BRIDGE_HEADER:  # only bridges redirect
@@ -155,7 +153,7 @@ def _registers(word: Word, kind: object, layouts: Layouts) -> Registers | None:
             if at is not None:
                 layouts.acs[kind] = at
         acs = missing("config beyond what was read") if cut else access_control(word, at)
-    return Registers(True, port_type, target, payload_bytes, max_payload_bytes, acs)
+    return Registers(True, port_type, target, payload_bytes, acs)
 
 
 def chain(word: Word, header_type: int | None, until: int | None = None) -> tuple[dict[int, int], bool]:
@@ -216,15 +214,13 @@ def _extended(word: Word, wanted: int) -> tuple[int | None, bool]:
     return None, False
 
 
-def port(word: Word, offset: int, flags: int) -> tuple[Reading[str], Reading[int], Reading[int]]:
-    """Port type, the payload size in use and the largest, of the PCI Express capability at `offset`, whose first double
-    word is `flags`."""
+def port(word: Word, offset: int, flags: int) -> tuple[Reading[str], Reading[int]]:
+    """Port type and payload size in use, of the PCI Express capability at `offset` (`flags` is its first word)."""
     kind = (flags >> 20) & 0xF
-    devcap, devctl = word(offset + DEVCAP), word(offset + DEVCTL)
+    devctl = word(offset + DEVCTL)
     return (
         pci.PORT_TYPES.get(kind) or Unknown(MALFORMED, f"PCI Express port type {kind}"),
         missing("DevCtl") if devctl is None else payload((devctl >> 5) & 7, "DevCtl: MaxPayload"),
-        missing("DevCap") if devcap is None else payload(devcap & 7, "DevCap: MaxPayload"),
     )
 
 

@@ -51,6 +51,7 @@ class Runtime(NamedTuple):
     config_reload_ok: bool | None = None
     config_reload_time: float | None = None  # of the last reload that succeeded
     state_write_ok: bool | None = None  # None where no state is kept
+    unheard: frozenset[tuple[str, str]] = frozenset()  # (GPU, kind of NVLink error) that is not told in full just now
 
 
 NO_RUNTIME = Runtime()
@@ -85,7 +86,7 @@ def families(report: Report, runtime: Runtime = NO_RUNTIME, nvlink_per_link: boo
     make = _Families()
     _findings(make, report)
     _devices(make, report)
-    _gpus(make, report, nvlink_per_link)
+    _gpus(make, report, runtime, nvlink_per_link)
     _ports(make, report, runtime)
     _node(make, report)
     _agent(make, report, runtime)
@@ -248,7 +249,7 @@ def _aer(make: _Families, address: str, aer: Aer) -> None:
             )
 
 
-def _gpus(make: _Families, report: Report, per_link: bool) -> None:
+def _gpus(make: _Families, report: Report, runtime: Runtime, per_link: bool) -> None:
     for gpu in report.node.gpus:
         labels = {"address": gpu.address}
         make.info(
@@ -258,7 +259,7 @@ def _gpus(make: _Families, report: Report, per_link: bool) -> None:
         )
         text = "PCIe replays: nvmlDeviceGetPcieReplayCounter."
         make.counter("pcie_replays", text, labels, known(gpu.replays))
-        _nvlink(make, report, gpu, per_link)
+        _nvlink(make, report, gpu, runtime, per_link)
     fabric = {gpu.address: known(gpu.fabric) for gpu in report.node.gpus}
     for address, state in fabric.items():
         if state is not None:
@@ -269,7 +270,7 @@ def _gpus(make: _Families, report: Report, per_link: bool) -> None:
             )
 
 
-def _nvlink(make: _Families, report: Report, gpu: Gpu, per_link: bool) -> None:
+def _nvlink(make: _Families, report: Report, gpu: Gpu, runtime: Runtime, per_link: bool) -> None:
     links = known(gpu.nvlinks)
     if not links:
         return
@@ -288,7 +289,11 @@ def _nvlink(make: _Families, report: Report, gpu: Gpu, per_link: bool) -> None:
     kinds = sorted({kind for link in links for kind in link.errors})
     for kind in kinds:
         text = "NVLink errors since the driver was loaded, all links together: nvmlDeviceGetNvLinkErrorCounter."
-        total = sum(link.errors.get(kind, 0) for link in links)
+        # A smaller sum would be taken for a reset, and the next whole one for that many new errors: no sample is only
+        # a gap. Links that are down need not tell; those that told while they were up are the daemon's to miss.
+        told = [link.errors.get(kind) for link in links if kind in link.errors or link.state != INACTIVE]
+        whole = (gpu.address, kind) not in runtime.unheard and None not in told
+        total = sum(number for number in told if number is not None) if whole else None
         make.counter("nvlink_errors", text, {**labels, "kind": kind}, total)
     if per_link:
         for link in links:

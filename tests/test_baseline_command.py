@@ -10,6 +10,7 @@ import pytest
 
 from gpu_topo.agent.baseline import load_saved
 from gpu_topo.agent.cli import main
+from gpu_topo.source import Live
 from tests.daemons import tree
 
 __all__ = ["tree"]  # fixtures
@@ -68,9 +69,51 @@ def test_accepting_what_the_machine_has_not(
         assert main([*accept, subject, "--reason", "x", *common]) == 0
         (line,) = capsys.readouterr().err.splitlines()
         assert f"this machine has no {subject}" in line
-        assert subject != other[5:] or f"did you mean {other}?" in line
+        assert subject != other[5:] or f"did you mean '{other}'?" in line
     assert {row.subject for row in load_saved(path).accepted} >= {other, "0000:99:00.0"}
     assert main([*accept, other, "--reason", "x", "--root", str(tmp_path / "none"), "--file", path]) == 0
+
+
+def test_a_configured_baseline_that_is_not_saved_yet(
+    tree: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration names the baseline before there is one: save makes it, an audit goes without it and says so,
+    diff says what makes it. One that the command line names has to be there."""
+    monkeypatch.setattr("gpu_topo.agent.intake.Live", lambda root: Live(str(tree[0])))
+    path, file = tmp_path / "base.json", tmp_path / "gpu-topo.toml"
+    file.write_text(f'baseline.file = "{path}"\n')
+    configured = ["--config.file", str(file)]
+    assert main(["inspect", "--json", *configured]) in (0, 1)
+    said = capsys.readouterr()
+    note = f"No baseline to compare with: {path} is not saved yet."
+    assert note in json.loads(said.out)["notes"]
+    assert said.err == ""
+    assert main(["textfile", "--output", str(tmp_path / "x.prom"), *configured]) == 0
+    assert main(["baseline", "diff", *configured]) == 3
+    assert "`gpu-topo baseline save` makes one" in capsys.readouterr().err
+    assert main(["baseline", "accept", "inventory-short", "node", "--reason", "x", *configured]) == 0
+    path.unlink()
+    assert main(["inspect", "--baseline", str(path), *configured]) == 3
+    assert "no such file" in capsys.readouterr().err
+    assert main(["baseline", "save", *configured]) == 0
+    assert f"{path}: saved (2 GPUs)" in capsys.readouterr().out
+    assert main(["baseline", "diff", *configured]) == 0
+    capsys.readouterr()
+    main(["inspect", "--json", *configured])
+    assert note not in json.loads(capsys.readouterr().out)["notes"]
+
+
+def test_a_configured_baseline_that_is_broken(
+    tree: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is there and cannot be read is told in one line, whoever named it."""
+    monkeypatch.setattr("gpu_topo.agent.intake.Live", lambda root: Live(str(tree[0])))
+    path, file = tmp_path / "base.json", tmp_path / "gpu-topo.toml"
+    file.write_text(f'baseline.file = "{path}"\n')
+    path.write_text("{")
+    for words in (["inspect"], ["baseline", "diff"], ["baseline", "save"]):
+        assert main([*words, "--config.file", str(file)]) == 3
+        assert capsys.readouterr().err.startswith(f"gpu-topo: {path}: no baseline;")
 
 
 def test_one_device_is_no_plural(tree: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_topo.model.facts import SourceStatus
 from gpu_topo.model.gpu import DriverState
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import Unknown
@@ -69,6 +70,18 @@ def test_driver_that_fails_as_a_whole(status: str) -> None:
     assert [f.subject for f in findings(node, LOST)] == [addresses[2]]
 
 
+@pytest.mark.parametrize(
+    ("status", "source", "cause"), [("failed", "denied", "denied"), ("crashed", "partial", "driver")]
+)
+def test_a_driver_that_does_not_tell_of_every_gpu(status: str, source: str, cause: str) -> None:
+    """NVML may not be asked, or crashed half-way: whether it has lost a GPU is an open question of the node."""
+    node, _ = listing(2, [], DriverState("nvml", status, "nvmlInit: NO_PERMISSION"))
+    node = node._replace(sources=(SourceStatus("nvml", source),))
+    found, questions = conclusions(node, LOST)
+    assert found == []
+    assert [(u.subject, u.cause) for u in questions] == [("node", cause)]
+
+
 def with_minors(openable: frozenset[int] | Unknown | None, lists_all: bool = True) -> tuple[Node, list[str]]:
     """NVML lists GPUs 0 and 1 of 4; the kernel driver tells the minor of each, and these nodes may be opened."""
     addresses = gpus_of(machine_with(4))
@@ -114,6 +127,15 @@ def test_driver_state(status: str, severity: str | None) -> None:
     assert [(f.subject, f.severity) for f in found] == ([("node", severity)] if severity else [])
     if severity:
         assert "mismatch" in found[0].summary
+
+
+def test_a_driver_that_was_not_asked_is_not_blamed() -> None:
+    """Another run was asking, there was no time, or no process to ask in: an open question, no fault of the driver."""
+    node, _ = listing(2, [], DriverState("nvml", "unasked", "another gpu-topo was asking NVML all the time"))
+    found, questions = conclusions(node, UNRESPONSIVE)
+    assert found == []
+    assert [(u.subject, u.cause) for u in questions] == [("node", "timeout")]
+    assert "another gpu-topo was asking" in questions[0].reason
 
 
 # --- gpu-driver-missing ----------------------------------------------------------------------------------------

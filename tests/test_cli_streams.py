@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_topo.agent.output import own_descriptor
+from gpu_topo.agent.errors import UserError
+from gpu_topo.agent.output import columns, own_descriptor, write, write_atomically
 from tests.commands import Run, gpu_topo, healthy, one_line
 
 __all__ = ["gpu_topo", "healthy"]  # fixtures
@@ -64,6 +65,59 @@ def test_messages_that_nobody_can_read(words: str, status: int, redirection: str
     lspci.write_text("65:00.0 3D controller [0302]: NVIDIA Corporation Device [10de:2330] (rev a1)\n")
     ran = shell(f"{words.replace('LSPCI', str(lspci))} {redirection}", healthy)
     assert (ran.returncode, bool(ran.stdout)) == (status, status == 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("--help", 0),
+        ("inspect --help", 0),
+        ("inspect --example", 2),
+        ("inspect --example --json", 2),
+        ("inspect --example --fail-on never", 0),
+        ("inspect --example --output /dev/stdout", 2),
+        ("inspect --example --output /dev/fd/1", 2),
+        ("textfile --example --output /dev/stdout", 0),
+        ("capture - --root HEALTHY", 0),
+        ("matrix --example", 0),
+    ],
+)
+def test_a_reader_that_leaves(words: str, status: int, healthy: Path) -> None:
+    """Whoever reads the report may leave (head, a pager, true): not a word, and the exit status is as ever."""
+    words = words.replace("HEALTHY", str(healthy))
+    near, far = os.pipe()
+    os.close(near)  # gone before the first byte
+    try:
+        command = [sys.executable, "-m", "gpu_topo.agent", *words.split()]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(command, stdout=far, stderr=subprocess.PIPE, timeout=60, env=environment, check=False)
+    finally:
+        os.close(far)
+    assert (ran.returncode, ran.stderr) == (status, b"")
+
+
+@pytest.mark.parametrize("redirection", ["", "2>/dev/full", "2>&-"])
+def test_a_bug_is_a_traceback_and_no_verdict(redirection: str) -> None:
+    """What this program did not think of exits as what could not be inspected, never as a warning about the machine."""
+    code = "from gpu_topo.agent import cli; cli._dispatch = lambda words: 1 // 0; cli.entry()"
+    command = f'{sys.executable} -c "{code}" {redirection}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert "ZeroDivisionError" in ran.stderr or redirection
+
+
+def test_a_broken_installation_is_no_verdict(tmp_path: Path) -> None:
+    """So does a program that cannot even be loaded."""
+    program = ROOT / "bin" / "gpu-topo"
+    if not program.exists():
+        pytest.skip("the program is not beside the tests")
+    (tmp_path / "gpu_topo.py").write_text("import gpu_topo_lost")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(program), "inspect"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert ran.returncode == 3
+    assert "ModuleNotFoundError" in ran.stderr
 
 
 @pytest.mark.parametrize("command", ["inspect", "matrix"])
@@ -138,6 +192,60 @@ def test_a_path_that_stands_for_a_stream_is_not_replaced(healthy: Path, tmp_path
     assert shell(f"textfile --root {healthy} --output {link}", healthy).returncode == 0
     assert link.is_symlink()
     assert target.read_text().startswith("# HELP")
+
+
+def test_what_stands_beside_the_output_is_left_alone(healthy: Path, tmp_path: Path) -> None:
+    """A file that is written whole first has another name: one that nobody can lay a link under beforehand, and that
+    is gone again where the file cannot be put in its place."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    code = (
+        "import os, sys; from gpu_topo.agent.output import write; path = sys.argv[1]\n"
+        "for name in (f'{path}.{os.getpid()}.tmp', f'{os.path.dirname(path)}/.out.{os.getpid()}.new'):\n"
+        "    os.symlink(sys.argv[2], name)\n"
+        "write('report', path)"
+    )
+    out = tmp_path / "out"
+    subprocess.run([sys.executable, "-c", code, str(out), str(victim)], timeout=60, cwd=ROOT, check=True)
+    assert (victim.read_text(), out.read_text()) == ("precious", "report")
+    assert not out.is_symlink()
+    assert len(os.listdir(tmp_path)) == 5  # healthy, the victim, two links and the report
+
+
+@pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
+def test_nothing_is_left_behind(error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the writing, the old file is as it was and there is no other."""
+    (tmp_path / "out").write_text("old")
+
+    def fail(fd: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises((UserError, KeyboardInterrupt)):
+        write("new", str(tmp_path / "out"))
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("out", "old")]
+
+
+def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files may be made in it all the same."""
+    opened = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECTORY:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    write_atomically(str(tmp_path / "out"), b"new")
+    assert (tmp_path / "out").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(("asked", "width"), [("100", 100), ("7", 40), ("9999", 250), ("0", 80), ("x", 80), ("", 80)])
+def test_the_width_of_a_report(asked: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS, else the terminal's, else 80; within what can be read."""
+    monkeypatch.setenv("COLUMNS", asked)
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: (_ for _ in ()).throw(OSError()))
+    assert columns() == width
 
 
 def test_textfile_needs_a_name_that_is_read(gpu_topo: Run, healthy: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from gpu_topo.agent import config
 from gpu_topo.agent.config import Config, ConfigError
 from gpu_topo.agent.config_values import SWITCH, Accepted, Listen
+from gpu_topo.agent.policy import rules_policy
 from gpu_topo.model.finding import Acceptance
 from tests.commands import Run, gpu_topo
 from tests.daemons import start, tree
@@ -54,12 +55,13 @@ def test_every_default_is_a_value_that_its_key_takes(write: Write) -> None:
     assert config.load(write(shown))._replace(source=None, origins={}) == Config(origins={})
 
 
-def test_the_example_sets_nothing(write: Write) -> None:
-    """The example file is all comments; with the comment signs of its keys taken away it sets the defaults."""
-    text = config.example()
-    assert config.load(write(text))._replace(source=None) == Config(origins={})
-    bare = "\n".join(line[2:] if " = " in line and line.startswith("# ") else line for line in text.splitlines()[1:])
-    assert config.load(write(bare))._replace(source=None, origins={}) == Config(origins={})
+@pytest.mark.parametrize(
+    "text", ["scan.boot-grace = 12345.25", "scan.boot-grace = 0", "thresholds.flaps-per-hour = 1234567.5"]
+)
+def test_what_is_shown_is_what_was_set(write: Write, text: str) -> None:
+    """Numbers of many digits keep them all in `show`."""
+    found = config.load(write(text))
+    assert config.load(write(config.show(found)))._replace(origins={}) == found._replace(origins={})
 
 
 def test_a_full_file_is_read(write: Write) -> None:
@@ -128,7 +130,8 @@ def test_each_flag_sets_its_own_key() -> None:
         ("[skan]\ninterval = 15", "FILE:1: unknown key 'skan'"),
         ("\n[scan]\ninterval = '15 parsecs'", "FILE:3: scan.interval takes a duration such as 15s, 500ms or 1h30m"),
         ("scan.interval = '1ms'", 'FILE:1: scan.interval is at least "1s", not "1ms"'),
-        ("scan.interval = nan", "FILE:1: scan.interval is at least"),
+        ("scan.interval = nan", "FILE:1: scan.interval takes a duration"),
+        ("thresholds.flaps-per-hour = nan", "FILE:1: thresholds.flaps-per-hour is at least 0, not nan"),
         ("scan.raise-after = true", "FILE:1: scan.raise-after takes a whole number"),
         ("scan = 3", "FILE:1: unknown key 'scan'"),
         ("exclude = 'x'", "FILE:1: exclude takes a list of texts"),
@@ -149,6 +152,17 @@ def test_each_flag_sets_its_own_key() -> None:
         ("[[accept]]\ncode='a'\nsubject='b'\nreason='c'\nuntil='soon'", "FILE:5: accept takes until as a date"),
         ("a = [", "FILE:1: not TOML: Invalid value"),
         ("a = 1\na = 2", "FILE:2: not TOML: Cannot overwrite a value"),
+        ("a = " + "[" * 5000, "FILE: not TOML: nested too deeply"),
+        ("a = " + "{a=" * 5000, "FILE: not TOML: nested too deeply"),
+        (f"scan.interval = {'9' * 5000}", "FILE:1: not TOML: "),
+        (f"scan.interval = {'9' * 400}", "FILE:1: scan.interval takes a duration"),
+        (f"scan.boot-grace = '{'9' * 400}s'", "FILE:1: scan.boot-grace takes a duration"),
+        ("scan.boot-grace = inf", "FILE:1: scan.boot-grace takes a duration"),
+        ("scan.boot-grace = '365d'", 'FILE:1: scan.boot-grace is at most "1d"'),
+        (f"thresholds.flaps-per-hour = {'9' * 400}", "FILE:1: thresholds.flaps-per-hour takes a number"),
+        ('root = "a\\u0000b"', "FILE:1: root holds a null character"),
+        ('exclude = ["a\\u0000b"]', "FILE:1: exclude holds a null character"),
+        ('web.listen-address = ["unix:/a\\u0000b"]', "FILE:1: web.listen-address holds a null character"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(write: Write, text: str, message: str) -> None:
@@ -238,17 +252,17 @@ def test_acceptances_end_after_their_last_day() -> None:
     """An acceptance holds through its last day; the configuration's wins over the baseline's."""
     row = Accepted("a", "b", "why", "me", "2030-01-31")
     given = Config(accept=(row,))
-    assert config.policy(given, "2030-01-31").accepted == {("a", "b"): Acceptance("me", "why", "2030-01-31")}
-    assert config.policy(given, "2030-02-01").accepted == {}
+    assert rules_policy(given, "2030-01-31").accepted == {("a", "b"): Acceptance("me", "why", "2030-01-31")}
+    assert rules_policy(given, "2030-02-01").accepted == {}
     older = row._replace(reason="older", until=None)
-    assert config.policy(given, "2030-01-31", [older]).accepted[("a", "b")].reason == "why"
-    assert config.policy(given, "2030-02-01", [older]).accepted[("a", "b")].reason == "older"
+    assert rules_policy(given, "2030-01-31", [older]).accepted[("a", "b")].reason == "why"
+    assert rules_policy(given, "2030-02-01", [older]).accepted[("a", "b")].reason == "older"
 
 
 def test_thresholds_reach_the_rules(write: Write) -> None:
     """What the operator decided is what the rules are given."""
     path = write("thresholds.flaps-per-hour = 7\nscan.boot-grace = '5m'\nskip = ['x']\n[expect]\nnics = 2")
-    found = config.policy(config.load(path), "2030-01-01")
+    found = rules_policy(config.load(path), "2030-01-01")
     assert (found.flaps_per_hour, found.boot_grace_seconds) == (7, 300)
     assert found.skip == {"x"}
     assert found.expect == {"nics": 2}
@@ -256,8 +270,11 @@ def test_thresholds_reach_the_rules(write: Write) -> None:
 
 
 def test_the_reference_lists_every_key() -> None:
-    """The README's table has a row for each key."""
-    assert len(config.reference().splitlines()) == len(config.KEYS) + 2
+    """The README's table has a row for each key, with what it takes."""
+    rows = config.reference().splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == [key.name for key in config.KEYS]
+    assert '| `scan.interval` | duration, 1s to 1h | `"15s"` | time from one scan to the next |' in rows
+    assert all(row.count("|") == 5 for row in rows)
 
 
 def test_a_deadline_longer_than_the_interval_is_told(write: Write, gpu_topo: Run) -> None:

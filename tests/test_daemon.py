@@ -8,11 +8,13 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from gpu_topo.agent.baseline import load_saved, save
 from gpu_topo.agent.config import Config, ConfigError
 from gpu_topo.agent.inspect import audit
 from gpu_topo.agent.watch import Guarded, guarded
-from gpu_topo.collectors import COLLECTORS
+from gpu_topo.collectors import COLLECTORS, Collector
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.source import Live, Source
@@ -147,7 +149,7 @@ def test_a_source_that_hangs_is_down_and_the_rest_is_fresh(start: Start, tree: t
     module.collect = collect  # type: ignore[attr-defined]
     sys.modules["gpu_topo_test_hung"] = module
     try:
-        collectors = (Guarded("hung", "gpu_topo_test_hung"), *guarded(COLLECTORS))
+        collectors = (Guarded(Collector("hung", "gpu_topo_test_hung")), *guarded(COLLECTORS))
         agent = start(root, collectors, scan_timeout=0.5)
         agent.until(lambda: agent.value('gputopo_source_up{source="hung"}') == 0.0)
         before = threading.active_count()
@@ -182,7 +184,7 @@ def test_a_bug_in_a_scan_does_not_end_the_daemon(start: Start, tree: tuple[Path,
     module.collect = collect  # type: ignore[attr-defined]
     sys.modules["gpu_topo_test_bug"] = module
     try:
-        agent = start(tree[0], (Guarded("bug", "gpu_topo_test_bug"), *guarded()), scan_timeout=0.1)
+        agent = start(tree[0], (Guarded(Collector("bug", "gpu_topo_test_bug")), *guarded()), scan_timeout=0.1)
         agent.until(lambda: agent.get("/readyz")[0] == 200)
         broken.set()
         agent.until(lambda: agent.get("/healthz")[0] == 503)
@@ -192,6 +194,23 @@ def test_a_bug_in_a_scan_does_not_end_the_daemon(start: Start, tree: tuple[Path,
         agent.until(lambda: agent.get("/healthz")[0] == 200)
     finally:
         del sys.modules["gpu_topo_test_bug"]
+
+
+def test_a_bug_in_keeping_the_state_does_not_stop_the_scans(
+    start: Start, tree: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be put into the state file is told once; what the scan saw is shown all the same."""
+
+    def broken(*_: object) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gpu_topo.agent.state.encode", broken)
+        patch.setattr("gpu_topo.agent.daemon._SAVE_SECONDS", 0.0)
+        agent = start(tree[0], state_directory=str(tmp_path))
+        agent.scans(3)
+        assert agent.value("gputopo_scans_total") is not None
+        assert len(agent.logged("the state was not kept")) == 1 and not agent.logged("a scan failed")
 
 
 def test_devices_that_vanish_while_they_are_read(start: Start, tree: tuple[Path, str], tmp_path: Path) -> None:
@@ -240,3 +259,20 @@ def test_a_bad_reload_keeps_what_was_in_force(start: Start, tree: tuple[Path, st
     agent.until(lambda: agent.value('gputopo_finding{code="inventory-short",severity="critical",subject="node"}'))
     assert agent.value("gputopo_config_last_reload_successful") == 1.0
     assert len(agent.logged("takes effect at the next start key=root")) == 1
+
+
+def test_the_state_directory_stays_until_the_next_start(start: Start, tree: tuple[Path, str], tmp_path: Path) -> None:
+    """Another state directory is announced for the next start, and the baseline in it counts no sooner either."""
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").mkdir()
+    save(str(tmp_path / "new" / "baseline.json"), audit(Live(str(tree[0]))).node, load_saved(""))
+    agent = start(tree[0], state_directory=str(tmp_path / "old"))
+    agent.until(lambda: agent.get("/readyz")[0] == 200)
+    assert isinstance(agent.config, Config)
+    agent.config = agent.config._replace(state_directory=str(tmp_path / "new"))
+    agent.daemon.reload()
+    agent.until(lambda: agent.logged("takes effect at the next start key=state.directory"))
+    agent.scans(2)
+    assert agent.logged("baseline read") == []
+    agent.daemon.reload()
+    agent.until(lambda: len(agent.logged("takes effect at the next start")) == 2)

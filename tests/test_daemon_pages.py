@@ -11,6 +11,7 @@ import pytest
 
 from gpu_topo.agent.cli import main
 from gpu_topo.agent.site import quality, wants_openmetrics
+from gpu_topo.exporters import html
 from tests.daemons import Start, start, tree
 
 __all__ = ["start", "tree"]  # fixtures
@@ -47,6 +48,31 @@ def test_a_page_is_rendered_once_a_scan(start: Start, tree: tuple[Path, str]) ->
     assert agent.get("/metrics")[2] == first
     agent.daemon.reload()
     agent.until(lambda: agent.daemon.scans > 1 and agent.get("/metrics")[2] != first)
+
+
+def test_a_page_that_cannot_be_rendered_costs_nothing_else(
+    start: Start, tree: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in one page: it answers 500 and is told once, scans go on, the other pages are fresh, and it may heal."""
+    rendered = html.render
+
+    def broken(*_: object) -> str:
+        raise ZeroDivisionError("a bug")
+
+    agent = start(tree[0])
+    agent.until(lambda: agent.get("/picture")[0] == 200)
+    monkeypatch.setattr(html, "render", broken)
+    agent.until(lambda: agent.get("/picture")[0] == 500)
+    for _ in range(3):  # each time it is asked for before the scan, and again for what that brought
+        scans = agent.value("gputopo_scans_total") or 0.0
+        agent.until(lambda: agent.get("/picture")[0] == agent.get("/picture", Accept_Encoding="gzip")[0] == 500)
+        agent.until(lambda before=scans: (agent.value("gputopo_scans_total") or 0.0) > before)  # type: ignore[misc]
+    assert agent.get("/healthz")[0] == 200
+    assert len(agent.logged("ZeroDivisionError")) == 1 and not agent.logged("a scan failed")
+    monkeypatch.setattr(html, "render", rendered)
+    agent.until(lambda: agent.get("/picture")[0] == 200)
+    monkeypatch.setattr(html, "render", broken)
+    agent.until(lambda: agent.get("/picture")[0] == 500 and len(agent.logged("ZeroDivisionError")) == 2)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +74,10 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def inspect(folder: Path, status: int, findings: list[dict[str, Any]]) -> None:
-    """A gpu-topo that reports these findings and ends so."""
-    report = json.dumps({"findings": findings})
+def inspect(folder: Path, status: int, findings: list[dict[str, Any]], **more: Any) -> None:
+    """A gpu-topo that reports these findings, with more that differs from a report of all sources, and ends so."""
+    sources = [{"name": "pcie", "status": "ok", "detail": ""}]
+    report = json.dumps({"verdict": "ok", "sources": sources, "unassessed": [], "findings": findings, **more})
     text = f"import sys; print({report!r}); print('words', file=sys.stderr); sys.exit({status})"
     program(folder, "gpu-topo", text)
 
@@ -94,6 +97,27 @@ def test_node_problem_detector(
 ) -> None:
     """0 well, 1 problem, 2 unknown, with a line that says what."""
     inspect(tmp_path, status, findings)
+    done = run("kubernetes/gpu-topo-npd", tmp_path)
+    assert done.returncode == expected and message in done.stdout
+
+
+SILENT = [{"name": "nvml", "status": "timeout", "detail": "another gpu-topo was asking NVML all the time"}]
+
+
+@pytest.mark.parametrize(
+    ("more", "findings", "expected", "message"),
+    [
+        ({"verdict": "unknown"}, [], 2, "no accelerator could be assessed"),
+        ({"sources": SILENT}, [WARNING], 2, "nvml did not answer (timeout): another gpu-topo"),
+        ({"sources": SILENT}, [CRITICAL], 1, "gpu-lost"),
+        ({"sources": [{**SILENT[0], "status": "absent"}]}, [], 0, "as they should be"),
+    ],
+)
+def test_node_problem_detector_does_not_take_unknown_for_well(
+    more: dict[str, Any], findings: list[dict[str, Any]], expected: int, message: str, tmp_path: Path
+) -> None:
+    """No accelerator assessed, or a source that does not answer: unknown, unless something critical is known."""
+    inspect(tmp_path, 2 if findings == [CRITICAL] else 0, findings, **more)
     done = run("kubernetes/gpu-topo-npd", tmp_path)
     assert done.returncode == expected and message in done.stdout
 
@@ -119,6 +143,15 @@ SHOWN = """NodeName=node7 Arch=x86_64 CoresPerSocket=56
 """
 
 
+def scontrol(folder: Path, state: str, reason: str) -> Path:
+    """An scontrol that shows the node so; the file in which it keeps what else it was asked to do."""
+    log = folder / "asked"
+    shown = SHOWN.format(state=state, reason=reason)
+    keep = f"open({str(log)!r}, 'a').write(' '.join(sys.argv[1:]))"
+    program(folder, "scontrol", f"import sys\nif sys.argv[1] == 'show':\n    print({shown!r})\nelse:\n    {keep}")
+    return log
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "findings", "asked"),
     [
@@ -134,16 +167,64 @@ SHOWN = """NodeName=node7 Arch=x86_64 CoresPerSocket=56
 def test_slurm(state: str, reason: str, findings: list[dict[str, Any]], asked: str, tmp_path: Path) -> None:
     """A critical finding drains; well again resumes what was drained from here, and nothing else."""
     inspect(tmp_path, 0, findings)
-    log = tmp_path / "asked"
-    shown = SHOWN.format(state=state, reason=reason)
-    keep = f"open({str(log)!r}, 'a').write(' '.join(sys.argv[1:]))"
-    text = f"import sys\nif sys.argv[1] == 'show':\n    print({shown!r})\nelse:\n    {keep}"
-    program(tmp_path, "scontrol", text)
+    log = scontrol(tmp_path, state, reason)
     done = run("slurm/gpu-topo-health", tmp_path)
     said = log.read_text() if log.exists() else ""
     assert done.returncode == 0, done.stderr
     assert asked in said and bool(asked) == bool(said)
     assert not said or said.startswith("update NodeName=node7 ")
+
+
+def unassessed(code: str, subject: str) -> dict[str, Any]:
+    return {"code": code, "subject": subject, "reason": "nvml did not answer"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "more", "resumed"),
+    [
+        ("gpu-lost 0000:17:00.0", {"verdict": "unknown"}, False),
+        ("gpu-lost 0000:17:00.0 [root@2026]", {"unassessed": [unassessed("gpu-lost", "node")]}, False),
+        ("gpu-lost 0000:17:00.0", {"unassessed": [unassessed("gpu-lost", "0000:17:00.0")]}, False),
+        ("port-down mlx5_0/1, gpu-lost 0000:17:00.0", {"unassessed": [unassessed("gpu-lost", "0000:17:00.0")]}, False),
+        ("gpu-lost 0000:17:00.0", {"unassessed": [unassessed("gpu-lost", "0000:99:00.0")]}, True),
+        ("gpu-lost 0000:17:00.0", {"unassessed": [unassessed("numa-unknown", "node")]}, True),
+        ("a b and 1 more: gpu-lost", {"unassessed": [unassessed("gpu-lost", "0000:99:00.0")]}, False),
+    ],
+)
+def test_slurm_resumes_only_what_is_known_to_be_well(
+    reason: str, more: dict[str, Any], resumed: bool, tmp_path: Path
+) -> None:
+    """What the node was drained for is not over because it cannot be assessed at the moment; the log says so."""
+    inspect(tmp_path, 0, [WARNING], **more)
+    log = scontrol(tmp_path, "IDLE+DRAIN", f"gpu-topo: {reason}")
+    done = run("slurm/gpu-topo-health", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert log.exists() is resumed and ("stays drained" in done.stderr) is not resumed
+
+
+def test_slurms_reason_names_what_the_node_was_drained_for(tmp_path: Path) -> None:
+    """A few findings by code and subject, the rest by code: what is to be assessed before the node is resumed."""
+    found = [{**CRITICAL, "subject": f"0000:{n}7:00.0"} for n in range(6)]
+    inspect(tmp_path, 0, [*found, {**CRITICAL, "code": "inventory-short", "subject": "node"}])
+    log = scontrol(tmp_path, "IDLE", "")
+    run("slurm/gpu-topo-health", tmp_path)
+    four = ", ".join(f"gpu-lost 0000:{n}7:00.0" for n in range(4))
+    assert log.read_text().endswith(f"Reason=gpu-topo: {four} and 3 more: gpu-lost, inventory-short")
+
+
+def test_slurms_time_is_kept() -> None:
+    """All that is waited for at the worst is less than the 60 seconds after which slurmd ends a health check."""
+    given = runpy.run_path(str(DEPLOY / "slurm/gpu-topo-health"))
+    waited: list[int] = []
+    outputs = [json.dumps({"verdict": "critical", "findings": [CRITICAL], "unassessed": []}), "State=IDLE", ""]
+
+    def said(*command: str, seconds: int = signature(given["said"]).parameters["seconds"].default) -> str:
+        waited.append(seconds)
+        return outputs[len(waited) - 1]
+
+    given["main"].__globals__["said"] = said
+    assert given["main"]() == 0
+    assert len(waited) == 3 and sum(waited) < 60
 
 
 def test_slurm_leaves_the_node_alone_when_it_cannot_tell(tmp_path: Path) -> None:

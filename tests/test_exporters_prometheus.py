@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from gpu_topo.exporters.prometheus import NO_RUNTIME, PORT_ERRORS, Runtime, families, render
 from gpu_topo.model.facts import ABSENT, PARTIAL, TIMEOUT, SourceStatus
 from gpu_topo.model.finding import CAUSE_LOAD, Acceptance, Report, Unassessed
+from gpu_topo.model.gpu import ACTIVE, INACTIVE, UNKNOWN_STATE
 from gpu_topo.model.host import NetDevice
 from gpu_topo.model.node import GPU, NIC, Gpu, Node
 from gpu_topo.model.pci import Aer
@@ -141,6 +142,32 @@ def test_error_counters() -> None:
     assert value(found, "nvlink_errors_total", address=address, kind="crc_flit") == 18
     sticky = build.device("0000:01:00.0", GPU, aer=Aer({"RxErr": 1}, sticky=True))
     assert value(series(build.report(build.node([sticky]))), "pcie_errors_total", address="0000:01:00.0") is None
+
+
+@pytest.mark.parametrize(
+    ("state", "errors", "unheard", "expected"),
+    [
+        (ACTIVE, {"replay": 1000}, False, 3000),
+        (ACTIVE, {}, False, None),
+        (UNKNOWN_STATE, {}, False, None),
+        (INACTIVE, {}, False, 2000),
+        (INACTIVE, {"replay": 1000}, False, 3000),
+        (INACTIVE, {}, True, None),
+    ],
+)
+def test_a_sum_of_which_a_part_is_missing_is_absent(
+    state: str, errors: dict[str, int], unheard: bool, expected: int | None
+) -> None:
+    """A link that does not tell its errors for once makes no smaller sum, which would look like a reset: there is no
+    sample. One that is down need not tell, unless it did before."""
+    node = build.eight_gpus()
+    address = node.gpus[0].address
+    links = [link._replace(errors={"replay": 1000}) for link in build.nvlinks(3, 3)]
+    links[1] = links[1]._replace(state=state, errors=errors)
+    node = node._replace(gpus=(node.gpus[0]._replace(nvlinks=tuple(links)), *node.gpus[1:]))
+    runtime = Runtime(unheard=frozenset({(address, "replay")}) if unheard else frozenset())
+    found = series(build.report(node), runtime)
+    assert value(found, "nvlink_errors_total", address=address, kind="replay") == expected
 
 
 def test_sources_and_runtime() -> None:

@@ -21,7 +21,7 @@ from gpu_topo.agent.life import ACCEPTED, CHANGED, CLEARED, RAISED, REOPENED, Li
 from gpu_topo.agent.state import State, StateFile, decode, encode
 from gpu_topo.classifier.port_counters import judge_flapping
 from gpu_topo.model.finding import CAUSE_TIMEOUT, CRITICAL, PEERS, WARNING, Acceptance, Finding, Unassessed
-from gpu_topo.model.gpu import NvLink
+from gpu_topo.model.gpu import ACTIVE, NvLink
 from gpu_topo.model.history import Policy
 from gpu_topo.model.host import NetDevice, Port
 from gpu_topo.model.node import GPU, Device, Gpu, LinkSample, Node
@@ -41,25 +41,25 @@ def walk(*looks: tuple[float, int]) -> Trail:
 
 def test_what_was_counted_before_is_no_growth() -> None:
     """The first look at a counter says nothing of its growth."""
-    assert growth(walk((0, 5000)), 0).delta == 0
+    assert growth(walk((0, 5000)), 0) == 0
 
 
 def test_growth_is_that_of_the_last_hour() -> None:
     """What was counted more than an hour ago no longer counts."""
     trail = walk((0, 0), (100, 7), (2000, 9))
-    assert growth(trail, 2000).delta == 9
-    assert growth(trail, 3800).delta == 2
-    assert growth(trail, 5700).delta == 0
+    assert growth(trail, 2000) == 9
+    assert growth(trail, 3800) == 2
+    assert growth(trail, 5700) == 0
 
 
 def test_a_reset_is_no_negative_growth() -> None:
     """A counter that fell was reset, and grew by what it shows now."""
-    assert growth(walk((0, 100), (10, 110), (20, 3)), 20).delta == 13
+    assert growth(walk((0, 100), (10, 110), (20, 3)), 20) == 13
 
 
 def test_a_counter_at_its_ceiling_grows_no_more() -> None:
     """A counter that stands still has no growth, however high it stands."""
-    assert growth(walk((0, 255), (4000, 255)), 4000).delta == 0
+    assert growth(walk((0, 255), (4000, 255)), 4000) == 0
 
 
 @given(st.lists(st.tuples(st.floats(1, 400), st.integers(0, 50)), min_size=1, max_size=300))
@@ -70,7 +70,7 @@ def test_growth_agrees_with_adding_up(steps: list[tuple[float, int]]) -> None:
         now, raw = now + wait, raw + grown
         looks.append((now, raw))
     trail = walk(*looks)
-    found = growth(trail, now).delta
+    found = growth(trail, now)
 
     def since(begin: float) -> int:
         return raw - max((value for when, value in looks if when <= begin), default=0)
@@ -106,19 +106,27 @@ NODE = Node(
 
 
 def test_the_counters_are_those_that_the_rules_ask_for() -> None:
-    """AER sums without what every probing of a bus counts, replays, NVLink and port errors, by the rules' names."""
+    """AER sums without what every probing of a bus counts, replays, NVLink and port errors, by the rules' names; of
+    NVLinks each by itself, and for the rules all together."""
     looked = observe(History(), NODE, 10.0)
     assert {key: trail.raw for key, trail in looked.counters.items()} == {
         ("0000:17:00.0", "aer_correctable"): 3,
         ("0000:17:00.0", "aer_nonfatal"): 0,
         ("0000:17:00.0", "aer_fatal"): 0,
         ("0000:17:00.0", "replays"): 4,
-        ("0000:17:00.0", "nvlink_crc"): 3,
+        ("0000:17:00.0", "nvlink_crc/0"): 2,
+        ("0000:17:00.0", "nvlink_crc/1"): 1,
         ("mlx5_0/1", "symbol_error"): 5,
         ("mlx5_0/1", "carrier_changes"): 2,
     }
     past = past_of(looked, History().samples, 10.0, 100.0)
     assert past.watching
+    assert set(past.counters) == {
+        *(("0000:17:00.0", f"aer_{kind}") for kind in ("correctable", "nonfatal", "fatal")),
+        ("0000:17:00.0", "replays"),
+        ("0000:17:00.0", "nvlink_crc"),
+        ("mlx5_0/1", "symbol_error"),
+    }
     assert past.was_up == {"mlx5_0/1"}
     assert past.best_rate_gbps == {"mlx5_0/1": 400.0}
     assert past.seen_devices == {"0000:17:00.0": "GPU"}
@@ -143,7 +151,7 @@ def test_a_port_that_goes_down_flaps() -> None:
     for n, word in enumerate(["ACTIVE", "DOWN", "DOWN", "ACTIVE", "DOWN"]):
         looked = observe(looked, port(word), n * 15.0)
     past = past_of(looked, {}, 60.0)
-    assert past.flaps["mlx5_0/1"].delta == 2
+    assert past.flaps["mlx5_0/1"] == 2
     assert past.best_rate_gbps == {"mlx5_0/1": 400.0}
     assert history.port_flaps(looked, NODE) == {("mlx5_0", 1): 2}
     assert "mlx5_0/1" not in past_of(observe(looked, port("DOWN"), 5000.0), {}, 5000.0).flaps
@@ -152,7 +160,7 @@ def test_a_port_that_goes_down_flaps() -> None:
 def test_a_flap_between_two_scans_is_seen_by_the_carrier() -> None:
     """Down and up again between two looks: two changes of the carrier."""
     looked = observe(observe(History(), port("ACTIVE", 2), 0.0), port("ACTIVE", 6), 15.0)
-    assert past_of(looked, {}, 15.0).flaps["mlx5_0/1"].delta == 2
+    assert past_of(looked, {}, 15.0).flaps["mlx5_0/1"] == 2
     assert history.port_flaps(looked, NODE) == {("mlx5_0", 1): 2}
 
 
@@ -188,6 +196,64 @@ def test_what_cannot_be_read_changes_nothing() -> None:
     again = observe(looked, blind, 15.0)
     assert again == looked._replace(counters=again.counters)
     assert again.counters == looked.counters
+
+
+def linked(*errors: int | None) -> Node:
+    """A GPU whose links have counted so many errors each; None: this one does not tell."""
+    links = tuple(NvLink(n, ACTIVE, errors={} if e is None else {"replay": e}) for n, e in enumerate(errors))
+    return Node(gpus=(Gpu("0000:17:00.0", nvlinks=links),))
+
+
+@pytest.mark.parametrize("blind", [(1000, 1000, None), (1000, 1000), (None, None, None)])
+def test_a_link_that_does_not_tell_for_once_counted_nothing(blind: tuple[int | None, ...]) -> None:
+    """A link whose counters, or that itself, cannot be read in one scan is no reset of the sum, and its old errors are
+    no new ones when it is back; what it counted meanwhile is growth."""
+    looked = History()
+    for n, errors in enumerate([(1000, 1000, 1000), blind, (1000, 1000, 1000)]):
+        looked = observe(looked, linked(*errors), n * 15.0)
+        assert past_of(looked, {}, n * 15.0).counters["0000:17:00.0", "nvlink_replay"] == 0
+        silent = {("0000:17:00.0", "replay")} if n == 1 else set()
+        assert history.unheard(looked, linked(*errors)) == silent
+    looked = observe(looked, linked(1000, 1003, 1004), 60.0)
+    assert past_of(looked, {}, 60.0).counters["0000:17:00.0", "nvlink_replay"] == 7
+
+
+def test_a_link_that_tells_for_the_first_time_has_no_growth() -> None:
+    """What one link had counted before it could be read at all is no growth either, and it was not missed."""
+    looked = observe(History(), linked(1000, None), 0.0)
+    assert history.unheard(looked, linked(1000, None)) == set()
+    looked = observe(looked, linked(1000, 1000), 15.0)
+    assert past_of(looked, {}, 15.0).counters["0000:17:00.0", "nvlink_replay"] == 0
+
+
+def test_what_is_gone_for_a_moment_keeps_its_history() -> None:
+    """A device that is not there in some scans has its trails, samples and flaps when it is back."""
+    looked = observe(observe(History(), NODE, 0.0), port("DOWN"), 15.0)
+    away = observe(looked, Node(), 30.0)
+    assert set(away.gone) == {"0000:17:00.0", "mlx5_0/1"} and set(away.gone.values()) == {30.0}
+    away = observe(away, Node(), 3600.0)
+    assert (away.counters, away.samples, away.downs_total) == (looked.counters, looked.samples, looked.downs_total)
+    back = observe(away, NODE, 3620.0)
+    assert back.gone == {} and back.downs_total == {"mlx5_0/1": 1} and back.counters == looked.counters
+
+
+def test_what_is_gone_for_an_hour_is_forgotten() -> None:
+    """Hot-plugging for years does not fill the memory: nothing is kept but that it was there."""
+    looked = observe(observe(History(), NODE, 0.0), port("DOWN"), 15.0)
+    for when in (30.0, 3629.0, 3630.0):
+        assert when < 3630.0 or looked.counters
+        looked = observe(looked, Node(), when)
+    assert looked == History(
+        best_rate_gbps={"mlx5_0/1": 400.0}, was_up=frozenset({"mlx5_0/1"}), seen_devices={"0000:17:00.0": "GPU"}
+    )
+
+
+def test_ports_that_were_there_are_bounded() -> None:
+    """Of thousands of ports that came and went only those that are there are remembered to have been up."""
+    many = frozenset(f"mlx5_{n}/1" for n in range(100, 5000))
+    rates = dict.fromkeys(many, 400.0)
+    looked = observe(History(was_up=many, up=many, best_rate_gbps=rates), NODE, 0.0)
+    assert looked.was_up == looked.up == looked.best_rate_gbps.keys() == {"mlx5_0/1"}
 
 
 def test_samples_are_bounded() -> None:

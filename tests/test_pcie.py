@@ -269,7 +269,7 @@ def test_registers_of_root() -> None:
     assert found[port].acs == frozenset({"SrcValid", "ReqRedir"})
     assert found[down].acs == frozenset()
     assert found[switch].acs is None
-    assert (found[gpu].payload_bytes, found[gpu].max_payload_bytes) == (128, 256)
+    assert found[gpu].payload_bytes == 128
 
 
 def test_without_root_only_the_header() -> None:
@@ -421,6 +421,24 @@ def test_load_of_amd_gpus(
     assert [(g.address, g.utilization) for g in facts.gpus] == ([] if busy is None else [(gpu, busy)])
     asked = any(path.endswith("gpu_busy_percent") for path in tree.answers)
     assert asked == (slot != most)
+
+
+@pytest.mark.parametrize(("slow", "asked"), [(None, 0), (0, 3), (2, 3)])
+def test_load_of_twins_at_full_speed(slow: int | None, asked: int) -> None:
+    """Where one GPU is slower, its twins' load is read too, and that of other models is not; else nobody's."""
+    machine = Machine()
+    host = machine.host()
+    twins = [
+        machine.gpu(machine.root_port(host), trees.MI300X, (GEN3 if number == slow else GEN5, 16))
+        for number in range(3)
+    ]
+    other = machine.gpu(machine.root_port(host), trees.RX_7900)
+    for gpu in (*twins, other):
+        machine.files(gpu, gpu_busy_percent=b"97\n")
+    tree = Recording(machine.tree())
+    facts = trees.collect(tree)
+    assert {(g.address, g.utilization) for g in facts.gpus} == {(a, 97) for a in twins[:asked]}
+    assert sum(path.endswith("gpu_busy_percent") for path in tree.answers) == asked
 
 
 def test_nobody_elses_load_is_asked() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL
+from gpu_topo.collectors import pcie
+from gpu_topo.collectors.context import Context
+from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, TIMEOUT
 from gpu_topo.model.reading import ASLEEP, known
 from gpu_topo.source import Live, LiveDir, Names, Recording, Refusal, Tree
 from tests import trees
@@ -203,3 +205,32 @@ def test_every_descriptor_is_given_back(tmp_path: Path) -> None:
     trees.collect(live)
     assert opened
     assert all(folder._fd < 0 and folder._word_fd < 0 for folder in opened)
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_read_before_the_deadline_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bus that takes too long is told as far as it was read, bridges before what is below them, and marked so."""
+    machine = Machine()
+    gpus = [machine.gpu(machine.root_port(machine.host())) for _ in range(40)]
+    every = machine.facts()
+    looks = iter([False, False, False, True])
+    monkeypatch.setattr(pcie, "too_late", lambda context: next(looks))
+    facts = machine.facts()
+    assert 0 < len(facts.functions) < len(every.functions)
+    assert facts.functions == every.functions[: len(facts.functions)]
+    assert facts.source.status == TIMEOUT
+    assert facts.source.detail == (
+        f"the deadline came before everything was read: {len(facts.functions)} of {len(every.functions)} functions"
+    )
+    assert gpus[-1] not in by_address(facts)
+
+
+def test_past_the_deadline_nothing_is_read() -> None:
+    """An answer that nobody waits for any more is not worth a read."""
+    machine = Machine()
+    machine.gpu(machine.root_port(machine.host()))
+    recording = Recording(machine.tree())
+    assert pcie.collect(recording, Context(0.0)).functions == ()
+    assert not [path for path in recording.answers if path.startswith(f"{DEVICES}/")]

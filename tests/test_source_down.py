@@ -16,6 +16,7 @@ from gpu_topo.agent.config import Config, ConfigError
 from gpu_topo.agent.daemon import Daemon
 from gpu_topo.agent.inspect import audit, unread
 from gpu_topo.agent.watch import Guarded, Memory, Seen, Settings, guarded, look
+from gpu_topo.collectors import Collector
 from gpu_topo.collectors.context import Context
 from gpu_topo.model.facts import OK, TIMEOUT, Facts, SourceStatus
 from gpu_topo.model.history import Past
@@ -96,6 +97,22 @@ def test_a_source_that_vanishes(node: Hgx, scan: Scan, gone: str, down: list[str
     away.rename(node.root / gone)
     after = scan()
     assert (shown(after), status(after, "pcie"), unread(after.report.node)) == (shown(before), "ok", "")
+
+
+def test_a_bus_that_was_read_in_part_lost_nothing(node: Hgx, scan: Scan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the deadline came in the middle of the bus, the rest of it is neither gone nor healthy."""
+    node.link(node.gpus[7], width=8)
+    before = scan()
+    looks = iter([False, False, True])
+    with monkeypatch.context() as patch:
+        patch.setattr("gpu_topo.collectors.pcie.too_late", lambda context: next(looks))
+        attribute(node.root, node.gpus[0], "current_link_speed").write_text("32.0 GT/s\n")  # else it is not read again
+        seen = scan()
+    assert 0 < len(seen.report.node.devices) < len(before.report.node.devices)
+    assert node.gpus[7] not in seen.report.node.devices
+    assert (status(seen, "pcie"), sorted(shown(seen)), seen.changes) == (TIMEOUT, sorted(shown(before)), ())
+    after = scan()
+    assert (status(after, "pcie"), sorted(shown(after)), after.changes) == ("ok", sorted(shown(before)), ())
 
 
 def test_a_bus_that_lists_nothing_lost_nothing(node: Hgx, scan: Scan) -> None:
@@ -196,7 +213,7 @@ def test_a_thread_that_comes_back_late_keeps_its_own_descriptors(tree: tuple[Pat
     room = source.left
     memory = Memory()
     try:
-        collectors = (Guarded("late", "gpu_topo_test_late"), *guarded())
+        collectors = (Guarded(Collector("late", "gpu_topo_test_late")), *guarded())
         for number in range(4):
             source = source.successor()
             source.forget()

@@ -89,7 +89,10 @@ def trust(folder: Path, name: str = "server", client: str = "") -> ssl.SSLContex
 
 
 TLS = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
-MUTUAL = TLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: client.crt\n"
+REQUIRED = TLS + "  client_auth_type: RequireAndVerifyClientCert\n"
+MUTUAL = REQUIRED + "  client_ca_file: client.crt\n"
+# A list of lists that is small as it is read and has 2^60 entries as it is written out.
+BOMB = "[&a0 [x, x], " + ", ".join(f"&a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)) + "]"
 
 
 def test_tls_with_relative_paths(write: Callable[[str], str], serve: Callable[[str], Guarded], folder: Path) -> None:
@@ -202,6 +205,60 @@ def test_files_are_read_again_when_they_change(
     assert running.watched.good
 
 
+def test_a_certificate_that_is_not_there_yet(
+    write: Callable[[str], str], serve: Callable[[str], Guarded], folder: Path, tmp_path: Path
+) -> None:
+    """A configuration may name files before they exist: it is taken when they are there, and told once until then."""
+    running = serve(write(TLS))
+    write(TLS.replace("server.", "later."))
+    for _ in range(3):
+        running.now += 2
+        assert running.get(trust(folder))[0] == 200
+    assert len(running.told) == 1
+    assert "later.crt or" in running.told[0]
+    assert not running.watched.good
+    for name in ("crt", "key"):
+        shutil.copy(folder / f"stranger.{name}", tmp_path / f"later.{name}")
+    running.now += 2
+    assert running.get(trust(folder, "stranger"))[0] == 200
+    assert running.watched.good
+
+
+def test_every_bad_edit_is_told(write: Callable[[str], str], serve: Callable[[str], Guarded]) -> None:
+    """While the configuration is wrong, another mistake is told as well, and so is each one that is asked for."""
+    running = serve(write(""))
+    for text in ("a: [", "a: 1", "basic_auth_users:\n  a: 2024-13-45"):
+        write(text)
+        running.now += 2
+        assert running.get()[0] == 200
+    assert len(running.told) == 3
+    assert not running.watched.reload()
+    assert len(running.told) == 4
+
+
+def test_a_bug_keeps_what_was_in_force(
+    write: Callable[[str], str], serve: Callable[[str], Guarded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of which this program did not think ends no daemon that runs: it is told as a bug."""
+    running = serve(write(""))
+
+    def load(path: str) -> web_config.Web:
+        raise ZeroDivisionError(path)
+
+    monkeypatch.setattr(web_config, "load", load)
+    write("rate_limit:")
+    running.now += 2
+    assert running.get()[0] == 200
+    assert "please report it: ZeroDivisionError" in running.told[0]
+    assert not running.watched.good
+
+
+def test_a_header_may_be_a_number(write: Callable[[str], str]) -> None:
+    """`X-XSS-Protection: 0`, the value to have, needs no quotes in the exporter-toolkit; an empty value is none."""
+    text = "http_server_config:\n  headers:\n    X-XSS-Protection: 0\n    X-Frame-Options: ''\n"
+    assert web_config.load(write(text)).gate.headers == (("X-XSS-Protection", "0"),)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -224,7 +281,47 @@ def test_files_are_read_again_when_they_change(
         ("http_server_config:\n  headers:\n    X-Frame-Options: \"a\\nb\"", "holds a character"),
         ("basic_auth_users:\n  alice: secret", "alice needs a bcrypt hash"),
         ("rate_limit:\n  interval: 1s", "without a burst"),
-        ("rate_limit:\n  interval: soon\n  burst: 1", "takes a duration"),
+        ("rate_limit:\n  interval: soon\n  burst: 1", "rate_limit: interval takes a duration"),
+        ("rate_limit:\n  interval: -1\n  burst: 1", "rate_limit: interval is at least 0, not -1"),
+        ("rate_limit:\n  interval: .inf\n  burst: 1", "rate_limit: interval takes a duration"),
+        ("rate_limit:\n  interval: .nan\n  burst: 1", "rate_limit: interval takes a duration"),
+        (f"rate_limit:\n  interval: {'9' * 400}\n  burst: 1", "rate_limit: interval takes a duration"),
+        (f"rate_limit:\n  interval: {'9' * 400}s\n  burst: 1", "rate_limit: interval takes a duration"),
+        ("rate_limit:\n  interval: false\n  burst: 1", "rate_limit: interval takes a duration"),
+        ("rate_limit:\n  interval: []\n  burst: 1", "rate_limit: interval takes a duration"),
+        ("rate_limit:\n  interval: 1s\n  burst: true", "rate_limit: burst takes a whole number"),
+        ("rate_limit:\n  interval: 1s\n  burst: -1", "rate_limit: burst takes a whole number"),
+        (f"rate_limit:\n  interval: 1s\n  burst: {'9' * 400}", "rate_limit: burst takes a whole number"),
+        ("basic_auth_users:\n  a: 2024-13-45", "not YAML: month must be in 1..12"),
+        (f"a: {'9' * 5000}", "not YAML: "),
+        ("a: !!bool x", "not YAML: malformed"),
+        ("a: !!int ''", "not YAML: malformed"),
+        ("a: !!timestamp x", "not YAML: malformed"),
+        ("a: " + "[" * 5000, "not YAML: nested too deeply"),
+        ("a: " + "{a: " * 5000, "not YAML: nested too deeply"),
+        (TLS + f"  min_version: {BOMB}", "min_version takes a text"),
+        (TLS + "  min_version: TLS13\n  max_version: TLS12", "max_version TLS12 is below min_version TLS13"),
+        (TLS + "  client_auth_type: [a]", "client_auth_type takes a text"),
+        (TLS + "  prefer_server_cipher_suites: x", "prefer_server_cipher_suites takes true or false"),
+        (TLS + "  cipher_suites: 5", "cipher_suites takes a list of texts"),
+        (TLS + "  cipher_suites: TLS_AES_128_GCM_SHA256", "cipher_suites takes a list of texts"),
+        (TLS + "  cipher_suites: {a: 1}", "cipher_suites takes a list of texts"),
+        (TLS + "  curve_preferences: 7", "curve_preferences takes a list of texts"),
+        (TLS + "  curve_preferences: [[a]]", "curve_preferences takes a list of texts"),
+        (MUTUAL + "  client_allowed_sans: 5", "client_allowed_sans takes a list of texts"),
+        (MUTUAL + "  client_allowed_sans: localhost", "client_allowed_sans takes a list of texts"),
+        (MUTUAL + "  client_allowed_sans: {a: 1}", "client_allowed_sans takes a list of texts"),
+        (REQUIRED + "  client_ca: ä", "client_ca holds no certificate"),
+        (REQUIRED + "  client_ca: [ä]", "client_ca takes a text"),
+        ("tls_server_config:\n  cert_file: [a]\n  key_file: b", "cert_file takes a text"),
+        ("tls_server_config:\n  cert_file: \"a\\0b\"\n  key_file: b", "cert_file holds a null character"),
+        ("tls_server_config:\n  cert: \"\\ud800\"\n  key: b", "no certificate with its key"),
+        ("http_server_config:\n  http2: 7", "http2 takes true or false"),
+        ("http_server_config:\n  headers: [a]", "headers takes names and texts"),
+        ("http_server_config:\n  headers:\n    X-Frame-Options: [a]", "X-Frame-Options takes a text"),
+        (f"basic_auth_users:\n  alice: $2b$10${'!' * 53}", "alice needs a bcrypt hash"),
+        (f"basic_auth_users:\n  alice: $2b$99${'a' * 53}", "alice needs a bcrypt hash"),
+        (f"basic_auth_users:\n  alice: $2b$10${'é' * 53}", "alice needs a bcrypt hash"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(write: Callable[[str], str], text: str, message: str) -> None:

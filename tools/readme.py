@@ -1,4 +1,4 @@
-"""Fill the generated parts of README.md: real output of real commands, and the tables of rules and sources.
+"""Fill the generated parts of README.md: real output of real commands, and the tables of rules and configuration keys.
 
 usage: tools/readme.py [--check]    run from a checkout, with gpu-topo installed beside this Python
 
@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 from gpu_topo.agent.cli import help_text
+from gpu_topo.agent.config import reference
+from gpu_topo.agent.errors import UNUSABLE
 from gpu_topo.classifier import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +31,8 @@ def output(*arguments: str) -> str:
         check=False,
         env={"PATH": "/usr/bin:/bin", "COLUMNS": "100", "PYTHONUTF8": "1", "LANG": "C.UTF-8"},
     )
+    if done.returncode == UNUSABLE:  # a README without its report is worse than an old one
+        raise SystemExit(done.stderr)
     return done.stdout.rstrip()
 
 
@@ -59,6 +63,7 @@ def parts() -> dict[str, str]:
         "rules": f"| rule | severity | what it says |\n|---|---|---|\n{rules}",
         "commands": "| command | what it does |\n|---|---|\n"
         + "\n".join(f"| `gpu-topo {name}` | {text} |" for name, text in rows),
+        "configuration": reference().rstrip(),
     }
 
 

@@ -7,10 +7,10 @@ import time
 from argparse import ArgumentParser, Namespace
 
 from gpu_topo.agent import intake
-from gpu_topo.agent.errors import OK, WARNING, UserError, say
-from gpu_topo.agent.options import path
+from gpu_topo.agent.errors import OK, WARNING, UserError, meant, say
+from gpu_topo.agent.options import add_config_file, path
 from gpu_topo.agent.output import write
-from gpu_topo.agent.policy import policy_of
+from gpu_topo.agent.policy import baseline_path, policy_of, rule_named
 from gpu_topo.model.history import Past
 from gpu_topo.model.node import Node
 from gpu_topo.topology.ports import port_name
@@ -40,7 +40,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--until", metavar="YYYY-MM-DD", help="accept: its last day")
     parser.add_argument("--json", action="store_true", help="diff: as JSON")
     parser.add_argument("--root", type=path, metavar="DIR", help="a copied file tree instead of this machine")
-    parser.add_argument("--config.file", type=path, metavar="FILE", help="configuration")
+    add_config_file(parser)
     parser.add_argument(
         "--timeout", type=intake.seconds, default=intake.DEFAULT_TIMEOUT, metavar="SECONDS", help="of the audit"
     )
@@ -62,7 +62,7 @@ def _path(args: Namespace) -> str:
 
     if args.file:
         return str(args.file)
-    return config.baseline_path(config.load(getattr(args, "config.file"))) or DEFAULT_FILE
+    return baseline_path(config.load(getattr(args, "config.file"))) or DEFAULT_FILE
 
 
 def _save(args: Namespace) -> int:
@@ -84,8 +84,8 @@ def _diff(args: Namespace) -> int:
     from gpu_topo.agent import baseline
 
     _no_words(args)
-    policy, _ = policy_of(_without_files(args))
-    found = baseline.diff(baseline.load_saved(_path(args), must=True), _node(args), policy.exclude)
+    exclude = policy_of(_without_files(args)).exclude
+    found = baseline.diff(baseline.load_saved(_path(args), must=True), _node(args), exclude)
     if args.json:
         import json
 
@@ -97,7 +97,6 @@ def _diff(args: Namespace) -> int:
 
 def _accept(args: Namespace) -> int:
     from gpu_topo.agent import baseline
-    from gpu_topo.agent.commands.rules import rule_named
     from gpu_topo.agent.config_values import accepted
 
     if not args.code or not args.subject:
@@ -127,19 +126,16 @@ def _say_unknown_subject(args: Namespace, subject: str, saved: Saved) -> None:
     if subject in ("*", "node"):
         return
     try:
-        policy, _ = policy_of(_without_files(args))
-        report = intake.report_of(_without_files(args), policy, Past(baseline=saved.document))
+        args = _without_files(args)
+        report = intake.report_of(args, policy_of(args), Past(baseline=saved.document))
     except UserError:
         return  # there is no machine here to compare with
     known = {*report.node.devices, *(port_name(port) for port in report.node.ports)}
     known |= {finding.subject for finding in report.findings} | {item.subject for item in report.unassessed}
     if all(part in known for part in subject.split("~")) or subject in known:
         return
-    import difflib
-
-    close = difflib.get_close_matches(subject, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    say(f"accepted, but this machine has no {subject}, as `gpu-topo inspect` names things{hint}")
+    hint = meant(subject, known)
+    say(f"accepted, but this machine has no {subject}, as `gpu-topo inspect` names things{hint and f'; {hint}'}")
 
 
 def _no_words(args: Namespace) -> None:
@@ -152,5 +148,5 @@ def _without_files(args: Namespace) -> Namespace:
 
 
 def _node(args: Namespace) -> Node:
-    policy, _ = policy_of(_without_files(args))
-    return intake.report_of(_without_files(args), policy).node
+    args = _without_files(args)
+    return intake.report_of(args, policy_of(args)).node

@@ -9,7 +9,7 @@ from gpu_topo.agent import intake, policy
 from gpu_topo.agent.errors import CRITICAL, OK, UNUSABLE, WARNING
 from gpu_topo.agent.inspect import names
 from gpu_topo.agent.options import path
-from gpu_topo.agent.output import write
+from gpu_topo.agent.output import columns, write
 from gpu_topo.assemble import named
 from gpu_topo.model.finding import Report
 
@@ -23,7 +23,8 @@ FORMATS = ("text", "json", "markdown", "html", "svg", "prometheus")
 EPILOG = """exit status: 0 nothing at or above --fail-on, 1 the worst is a warning, 2 critical, 3 could not inspect
 
 recordings are told apart by content: captures, tar archives of /sys, nvidia-bug-report.log.gz, lspci -vvv, -xxxx,
--tv and -nn, nvidia-smi -q, -q -x, topo -m, topo -p2p, nvlink -s and -R, ibstat, ibstatus, ibv_devinfo -v,
+-tv and -nn, nvidia-smi -q, -q -x, topo -m, topo -p2p, nvlink -s and -R, rocm-smi (--showtopo, --showbus),
+amd-smi (list, static, metric, topology, xgmi), npu-smi info, npu-smi info -t topo, ibstat, ibstatus, ibv_devinfo -v,
 NCCL and hwloc XML; gzipped or not, several in one file, with prompts and prose between
 
 examples:
@@ -50,9 +51,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Audit, write the report, and say with the exit status how it is."""
-    decided, past = policy.policy_of(args)
-    report = intake.report_of(args, decided, past, counters=args.format == "prometheus")
-    report = report._replace(all_functions=args.all, all_paths=args.paths == "all")
+    decided = policy.decided(args)
+    report = intake.report_of(args, decided.policy, decided.past, counters=args.format == "prometheus")
+    notes = (*report.notes, *decided.notes)
+    report = report._replace(all_functions=args.all, all_paths=args.paths == "all", notes=notes)
     if args.all:
         report = report._replace(node=named(report.node, names))
     write(rendered(report, args), args.output)
@@ -85,13 +87,6 @@ def rendered(report: Report, args: Namespace) -> str | Iterator[str]:
     from gpu_topo.exporters import text
 
     return text.render(report, width=columns(), color=colored(args), ascii_only=not _unicode())
-
-
-def columns() -> int:
-    """The terminal's width, 80 where there is none; never so wide or narrow that a report is unreadable."""
-    import shutil
-
-    return max(40, min(shutil.get_terminal_size((80, 24)).columns, 250))
 
 
 def colored(args: Namespace) -> bool:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpu_topo.agent.commands.inspect import columns
-from gpu_topo.agent.errors import UserError
-from gpu_topo.agent.output import write
+from gpu_topo.agent.output import columns, write
+from gpu_topo.agent.policy import rule_named
 from gpu_topo.classifier import RULES
-from gpu_topo.classifier.rule import Rule
 from gpu_topo.exporters import rules
 
 EPILOG = """examples:
@@ -30,14 +28,3 @@ def run(args: Namespace) -> int:
         return 0
     write(rules.render_one(rule_named(args.code), args.format, columns()))
     return 0
-
-
-def rule_named(code: str) -> Rule:
-    """The rule of that code; a UserError with the nearest one where there is none."""
-    for rule in RULES:
-        if rule.code == code:
-            return rule
-    import difflib
-
-    close = difflib.get_close_matches(code, [rule.code for rule in RULES], n=1)
-    raise UserError(f"there is no rule '{code}'", f"did you mean '{close[0]}'?" if close else "see 'gpu-topo rules'")

@@ -36,9 +36,9 @@ def run(args: Namespace) -> int:
     from gpu_topo.exporters import prometheus
 
     _refuse_unread_name(args.output)
-    decided, past = policy.policy_of(args)
+    decided = policy.decided(args)
     begun = time.monotonic()
-    report = intake.report_of(args, decided, past)
+    report = intake.report_of(args, decided.policy, decided.past)
     runtime = prometheus.Runtime(last_scan=time.time(), scan_seconds=time.monotonic() - begun)
     write(prometheus.render(report, False, runtime, getattr(args, "metrics.nvlink_per_link")), args.output)
     return 0

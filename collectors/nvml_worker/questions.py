@@ -67,7 +67,7 @@ def everything(nvml: Any) -> Batch:
             continue
         if not isinstance(pci, Failed):
             listed.append(kernel_address(text(pci.busId)))
-        for name in ("UUID", "Name", "MinorNumber", "Architecture", "BoardPartNumber"):
+        for name in ("UUID", "Name", "MinorNumber", "Architecture"):
             yield of(gpu, handle, f"nvmlDeviceGet{name}")
     for gpu, handle in gpus.items():
         yield from load(gpu, handle)
@@ -111,12 +111,9 @@ def identities() -> Generator[Question, Any, dict[int, Any]]:
 
 
 def load(gpu: int, handle: Any) -> Batch:
-    """P-state, utilisation, clock reasons, and the PCIe link as it is now."""
+    """P-state, utilisation, and the PCIe link as it is now."""
     yield of(gpu, handle, "nvmlDeviceGetPerformanceState")
     yield of(gpu, handle, "nvmlDeviceGetUtilizationRates", write=lambda rates: rates.gpu)
-    reasons = yield of(gpu, handle, "nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons == Failed("FUNCTION_NOT_FOUND"):
-        yield of(gpu, handle, "nvmlDeviceGetCurrentClocksThrottleReasons")  # its name before driver 535
     yield of(gpu, handle, "nvmlDeviceGetCurrPcieLinkGeneration")
     yield of(gpu, handle, "nvmlDeviceGetCurrPcieLinkWidth")
 
@@ -125,7 +122,6 @@ def properties(gpu: int, handle: Any) -> Batch:
     """What else there is to know of one GPU by itself."""
     for name in ("MaxPcieLinkGeneration", "MaxPcieLinkWidth", "GpuMaxPcieLinkGeneration", "PcieReplayCounter"):
         yield of(gpu, handle, f"nvmlDeviceGet{name}")
-    yield of(gpu, handle, "nvmlDeviceGetBAR1MemoryInfo", write=lambda memory: memory.bar1Total)
     yield of(gpu, handle, "nvmlDeviceGetVirtualizationMode")
     yield of(gpu, handle, "nvmlDeviceGetNumaNodeId")
     yield of(gpu, handle, "nvmlDeviceGetC2cModeInfoV", write=lambda mode: mode.isC2cEnabled)

@@ -141,7 +141,6 @@ def _function(block: Block, space: ConfigSpace, drivers: bool) -> Function:
         aer=space.aer,
         acs=space.acs,
         payload_bytes=space.payload_bytes,
-        max_payload_bytes=space.max_payload_bytes,
         power=space.power,
         answers=space.answers,
         hotplug_empty=space.present is False,

@@ -182,7 +182,6 @@ def _merged(dump: ConfigSpace, text: ConfigSpace) -> ConfigSpace:
         present=_either(dump.present, text.present),
         link=link,
         payload_bytes=_filled(dump.payload_bytes, text.payload_bytes),
-        max_payload_bytes=_filled(dump.max_payload_bytes, text.max_payload_bytes),
         acs=_filled(dump.acs, text.acs),
         aer=text.aer if dump.aer is not None and isinstance(dump.aer.correctable, Unknown) else dump.aer,
         power=_filled(dump.power, text.power),

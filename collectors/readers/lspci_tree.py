@@ -111,7 +111,6 @@ class _Tree:
                 port_type=_NOT_SHOWN,
                 acs=_NOT_SHOWN,
                 payload_bytes=_NOT_SHOWN,
-                max_payload_bytes=_NOT_SHOWN,
                 power=_NOT_SHOWN,
             )
         return address

@@ -99,9 +99,7 @@ def decode(text: Text) -> ConfigSpace:
         space = _subsystem(space, bridge.title[len(_SUBSYSTEM) :])
     if not text.detailed:
         hidden = Unknown(DENIED, f"lspci: Capabilities: {DENIED_TEXT}") if text.denied else _NOT_PRINTED
-        space = space._replace(
-            port_type=hidden, payload_bytes=hidden, max_payload_bytes=hidden, acs=hidden, power=hidden
-        )
+        space = space._replace(port_type=hidden, payload_bytes=hidden, acs=hidden, power=hidden)
     if text.denied:
         space = space._replace(link=LinkEnd(hidden, hidden, hidden, hidden, hidden))
     return _extended(_express(_power(space, text), text), text)
@@ -132,7 +130,6 @@ def _express(space: ConfigSpace, text: Text) -> ConfigSpace:
     fields = capability.fields
     space = space._replace(
         port_type=port_type or Unknown(NO_DATA, "lspci: Express"),
-        max_payload_bytes=_number(_PAYLOAD, fields, "DevCap"),
         payload_bytes=_number(_PAYLOAD, fields, "DevCtl"),
     )
     if port_type not in _LINKLESS:

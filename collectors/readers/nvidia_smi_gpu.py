@@ -50,7 +50,6 @@ _ALWAYS_ANSWERED = (
     "pcie gen/current link gen",
 )
 _DIGITS = re.compile(r"\d{1,18}")
-_MIB = 1 << 20
 
 
 def add_answer(answers: dict[str, str], parent: str, name: str, value: str) -> None:
@@ -134,23 +133,6 @@ class _Asker:
         return {name.split("/", 1)[1]: value for name, value in self.answers.items() if name.startswith(prefixes)}
 
 
-def _reasons(ask: _Asker) -> tuple[Reading[bool], Reading[frozenset[str]]]:
-    """Whether "GPU idle" is given as a reason for the clocks, and the other active reasons by their NVML names."""
-    headings = ("clocks event reasons", "clocks throttle reasons")
-    refusal = ask.text("throttle", *headings)
-    states = {}
-    # "HW Slowdown" is an answer and the heading of two more.
-    for name, value in ask.below(*headings, "hw slowdown").items():
-        name = name.removeprefix("clocks event reason ").removeprefix("clocks throttle reason ")
-        states[name.replace("display clocks", "display clock")] = value.strip().lower()
-    told = {name: state == "active" for name, state in states.items() if state in ("active", "not active")}
-    if not told:
-        return (refusal, refusal) if isinstance(refusal, Unknown) else (None, None)
-    idle = told.get("idle", told.get("gpu idle"))
-    active = {name.replace(" ", "_") for name, on in told.items() if on and name not in ("idle", "gpu idle")}
-    return idle, frozenset(active)
-
-
 def _fabric(ask: _Asker) -> Reading[Fabric]:
     """The fabric registration; None where the GPU has none (state N/A)."""
     state = ask.text("fabric", "fabric/state")
@@ -193,9 +175,7 @@ def build(address: str | None, ordinal: int | None, answers: Answers, partitions
     """One GPU from its answers. partitions: how many MIG devices were printed below it."""
     ask = _Asker(answers)
     vendor, device = _ids(ask)
-    idle, throttle = _reasons(ask)
     mig = ask.switch("mig", "mig mode/current", "mig mode/current mig")
-    bar1 = ask.number("bar1", 0, 1 << 40, "bar1 memory usage/total")
     uuid = ask.text("uuid", "gpu uuid", "uuid")
     return DriverGpu(
         address=normalise(address or known(ask.text("address", "bus id", "pci bus id")) or ""),
@@ -205,12 +185,9 @@ def build(address: str | None, ordinal: int | None, answers: Answers, partitions
         architecture=ask.text("architecture", "product architecture"),
         vendor_id=vendor,
         device_id=device,
-        board_part=ask.text("board_part", "board part number"),
         minor=ask.number("minor", 0, 1 << 20, "minor number"),
         pstate=ask.number("pstate", 0, 15, "performance state"),
         utilization=ask.number("utilization", 0, 100, "utilization/gpu", "utilization/gpu util"),
-        clocks_idle=idle,
-        throttle=throttle,
         link=LinkEnd(
             speed_gts=ask.generation("link.speed", "pcie generation/current", "pcie gen/current link gen"),
             width=ask.width("link.width", "link width/current", "link widths/current link width"),
@@ -225,7 +202,6 @@ def build(address: str | None, ordinal: int | None, answers: Answers, partitions
         virtualization=ask.text("virtualization", "virtualization mode"),
         fabric=_fabric(ask),
         lost=_is_lost(answers),
-        bar1_bytes=bar1 if bar1 is None or isinstance(bar1, Unknown) else bar1 * _MIB,
         c2c=ask.switch("c2c", "gpu c2c mode", "c2c mode"),
         unknowns=ask.unknowns,
     )

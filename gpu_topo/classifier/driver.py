@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.gpus import NVIDIA
+from gpu_topo.classifier.gpus import NVIDIA, PASSED
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.facts import DENIED, OK, PARTIAL
 from gpu_topo.model.finding import (
     CAUSE_DENIED,
     CAUSE_DRIVER,
@@ -18,7 +19,6 @@ from gpu_topo.model.finding import (
     Finding,
     Unassessed,
 )
-from gpu_topo.model.facts import DENIED, OK, PARTIAL
 from gpu_topo.model.gpu import DriverState
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import GPU, Device, Gpu, Node
@@ -36,7 +36,6 @@ AMD = 0x1002
 
 # The drivers that make a GPU usable for compute, by vendor.
 _DRIVERS = {NVIDIA: frozenset({"nvidia"}), AMD: frozenset({"amdgpu", "radeon"})}
-_PASSTHROUGH = frozenset({"vfio-pci", "pci-stub"})
 _REMEDY = (
     "look for the reason: dmesg | grep -iE 'Xid|NVRM|fallen off'",
     "drain the node; end what still holds the GPU (fuser -v /dev/nvidia*)",
@@ -146,7 +145,7 @@ def judge_missing(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
         if isinstance(driver, str) and driver in wanted:
             bound += function.vendor_id == NVIDIA
             continue
-        if isinstance(driver, str) and driver in _PASSTHROUGH:
+        if isinstance(driver, str) and driver in PASSED:
             yield Unassessed(
                 MISSING, device.address, f"bound to {driver}: passed through to a guest", CAUSE_PASSTHROUGH
             )
@@ -215,8 +214,8 @@ RULES = (
         (CRITICAL, WARNING),
         "the GPU driver does not answer in time, or fails to start",
         "whether NVML initialises, and whether each of its calls returns before its deadline",
-        "no driver or library is there (gpu-driver-missing); another run was asking all the time, or there was no time to "
-        "ask (unassessed)",
+        "no driver or library is there (gpu-driver-missing); another run was asking all the time, or there was no time "
+        "to ask (unassessed)",
         ("drain the node and reboot; if it hangs on the way down, power-cycle",),
         ("NVIDIA/gpu-monitoring-tools#46, leptonai/gpud#117, NVIDIA/NVSentinel#1574",),
         judge_unresponsive,

@@ -93,8 +93,8 @@ class AcceleratorLink(NamedTuple):
 
 
 class DriverState(NamedTuple):
-    """How a whole driver library answered. status: ok | absent | failed | timeout | crashed, or unasked: it was not asked
-    to the end, for reasons that are none of its own."""
+    """How a whole driver library answered. status: ok | absent | failed | timeout | crashed, or unasked: it was not
+    asked to the end, for reasons that are none of its own."""
 
     library: str  # "nvml"
     status: str

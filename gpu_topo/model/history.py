@@ -13,21 +13,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Growth(NamedTuple):
-    """How much a counter grew over a window."""
-
-    delta: int
-    seconds: float
-
-
 class Past(NamedTuple):
-    """Keys are (subject, counter or field) as the rules name them. Empty: a one-off audit knows no past."""
+    """Keys are (subject, counter or field) as the rules name them. Empty: a one-off audit knows no past.
 
-    counters: Mapping[tuple[str, str], Growth] = EMPTY
+    Growth is what was counted within the last hour: what a minute brings is not extrapolated.
+    """
+
+    counters: Mapping[tuple[str, str], int] = EMPTY  # growth
     best_rate_gbps: Mapping[str, float] = EMPTY  # port -> highest rate seen since start
     was_up: frozenset[str] = frozenset()  # ports seen ACTIVE before
     seen_devices: Mapping[str, str] = EMPTY  # address -> name (or kind), of devices seen before
-    flaps: Mapping[str, Growth] = EMPTY  # port -> down/up transitions in the window
+    flaps: Mapping[str, int] = EMPTY  # port -> down/up transitions within the last hour
     samples: Mapping[str, tuple[LinkSample, ...]] = EMPTY  # GPU address -> earlier looks, oldest first
     uptime_seconds: float | None = None
     baseline: Mapping[str, Any] = EMPTY  # the saved baseline document, empty where none

@@ -74,7 +74,6 @@ class LinkSample(NamedTuple):
     width: int | None
     pstate: int | None = None
     utilization: int | None = None
-    clocks_idle: bool | None = None
 
 
 @often

@@ -89,7 +89,6 @@ class Function(NamedTuple):
     aer: Aer | None = None
     acs: Reading[frozenset[str]] = None  # enabled control bits, names as lspci prints them
     payload_bytes: Reading[int] = None  # MaxPayload in use
-    max_payload_bytes: Reading[int] = None  # MaxPayload supported
     power: Reading[str] = None  # D0, D3hot, D3cold, "suspended"
     answers: Reading[bool] = None  # False: configuration reads all ones
     hotplug_empty: bool = False  # a slot whose presence detect says that nothing is in it
