@@ -43,6 +43,11 @@ def switched(active: int, total: int | None = None, *, gbs: float = 26.562, vers
     )
 
 
+def unnamed(active: int, total: int | None = None, **more: Any) -> tuple[NvLink, ...]:
+    """Links of which only the state is told, as `nvidia-smi nvlink -s` does."""
+    return tuple(link._replace(remote_kind="unknown") for link in switched(active, total, **more))
+
+
 def direct(
     pairs: Mapping[tuple[int, int], int],
     addresses: Sequence[str],

@@ -12,6 +12,7 @@ from gpu_topo.model.gpu import DriverGpu, Fabric
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import BARE_METAL, Platform
 from gpu_topo.model.node import Node
+from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import Unknown
 from tests import trees
 from tests.nvlinks import GUEST, READY, drivers, gpus_of, machine_with
@@ -72,6 +73,22 @@ def test_recording_of_gpus_alone() -> None:
     found, (question,) = conclusions(node, MISSING)
     assert found == []
     assert question.cause == "not-recorded"
+
+
+H100_NAME, UNLISTED_NAME = "NVIDIA Corporation GH100 [H100 SXM5 80GB]", "NVIDIA Corporation GX100 [X100 SXM8]"
+
+
+@pytest.mark.parametrize(("name", "finds"), [(H100_NAME, True), (UNLISTED_NAME, False)])
+def test_a_recording_of_names(name: str, finds: bool) -> None:
+    """lspci -vvv without numbers: the board of this name decides, and what none is known of is an open question."""
+    host = Function("0000:00:00.0", 0x8086, None, 0x060000, name="Intel Corporation Host bridge")
+    gpus = [Function(f"0000:{n:02x}:00.0", 0x10DE, None, 0x030200, name=name) for n in range(16, 24)]
+    chip = "NVIDIA Corporation GH100 [H100 NVSwitch]"
+    chips = [Function(f"0000:{n:02x}:00.0", 0x10DE, None, 0x068000, name=chip) for n in range(32, 35)]
+    node = assemble([Facts(SourceStatus("lspci -vvv", OK), functions=(host, *gpus, *chips))])
+    found, questions = conclusions(node, MISSING)
+    assert [(f.observed["nvswitches"], f.expected["nvswitches"]) for f in found] == ([(3, 4)] if finds else [])
+    assert [u.subject for u in questions] == ([] if finds else ["node"])
 
 
 # --- fabric-not-ready ------------------------------------------------------------------------------------------
@@ -140,6 +157,14 @@ def test_off_nvswitch_boards(ids: Ids) -> None:
     assert conclusions(node, NOT_READY) == ([], [])
 
 
+@pytest.mark.parametrize(("ids", "fires"), [((0x10DE, 0x2941), True), ((0x10DE, 0x31C2), True), (trees.GH200, False)])
+def test_superchips_of_a_rack(ids: Ids, fires: bool) -> None:
+    """Superchips that are wired to the switches of a rack register with its fabric; others need none."""
+    machine = machine_with(4, ids)
+    node = machine.node(drivers(gpus_of(machine), fabric=Fabric("In Progress", None)))
+    assert [f.severity for f in findings(node, NOT_READY)] == (["warning"] * 4 if fires else [])
+
+
 def test_guest_in_shared_nvswitch_mode() -> None:
     """In a guest registration may stay open by design: an open question."""
     node = node_with(Fabric("In Progress"), guest=True)
@@ -160,3 +185,14 @@ def test_not_known(fabric: Unknown | None) -> None:
     node = node_with(fabric)
     assert [u.subject for u in unassessed(node, NOT_READY)] == [node.gpus[3].address]
     assert unassessed(node_with(None, ids=trees.A100_SXM), NOT_READY) == []
+
+
+def test_passed_through() -> None:
+    """What is bound to vfio-pci only the guest's driver can ask: nothing that one could run here would tell."""
+    machine = machine_with(8, nvswitches=4)
+    for address in gpus_of(machine):
+        machine.parts[address].driver = "vfio-pci"
+    told = unassessed(machine.node(), NOT_READY)
+    assert len(told) == 8
+    assert {u.cause for u in told} == {"passthrough"}
+    assert not any("nvidia-smi" in u.reason for u in told)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import combinations
 
 import pytest
 
 from gpu_topo.model.gpu import DriverState, NvLink
-from gpu_topo.model.history import Growth, Past, Policy
+from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import Unknown
 from tests import trees
-from tests.nvlinks import CUBE_MESH, GUEST, direct, drivers, gpus_of, machine_with, matrix, switched
+from tests.nvlinks import CUBE_MESH, GUEST, direct, drivers, gpus_of, machine_with, matrix, switched, unnamed
 from tests.trees import Ids, conclusions, findings, unassessed
 
 INACTIVE, PARTIAL, ABSENT, ERRORS = "nvlink-inactive", "nvlink-partial", "nvlink-absent", "nvlink-errors"
@@ -110,6 +111,66 @@ def test_superchips() -> None:
     assert said(board((0x10DE, 0x2941), links)) == {INACTIVE: "critical"}
     assert said(board((0x10DE, 0x2941), [switched(18, version=5)] * 4)) == {}
     assert said(board(trees.GH200, [switched(0, 18)])) == {}
+
+
+GB200: Ids = (0x10DE, 0x2941)
+
+
+@pytest.mark.parametrize(
+    ("ids", "short", "basis"),
+    [(GB200, range(4), "catalogue"), (GB200, (1,), "peers"), ((0x10DE, 0x31C2), range(4), "catalogue")],
+    ids=["GB200, a switch tray is lost", "GB200, one GPU", "GB300, a switch tray is lost"],
+)
+def test_superchips_in_a_rack(ids: Ids, short: Collection[int], basis: str) -> None:
+    """What is wired to the switches of a rack has all its links up, also where all GPUs agree on fewer."""
+    links = [unnamed(16 if number in short else 18, 18, version=5) for number in range(4)]
+    found = findings(board(ids, links), INACTIVE)
+    assert [(f.severity, f.basis) for f in found] == [("critical", basis)] * len(short)
+
+
+@pytest.mark.parametrize(
+    ("ids", "count", "active", "total"),
+    [
+        (trees.GH200, 1, 0, 18),  # a superchip alone
+        (trees.GH200, 2, 0, 18),
+        (trees.GH200, 4, 12, 18),  # boards of four with fewer links than the part has
+        (GB200, 4, 18, 18),
+        ((0x10DE, 0x31C3), 4, 16, 18),  # a figure that no source tells is no ground
+        ((0x10DE, 0x307F), 4, 18, 18),  # nor is one that the driver contradicts
+    ],
+)
+def test_superchips_as_built(ids: Ids, count: int, active: int, total: int) -> None:
+    """Superchips that stand alone, in pairs or on boards of their own have the links that their peers have."""
+    assert said(board(ids, [unnamed(active, total)] * count)) == {}
+
+
+def test_direct_superchips() -> None:
+    """Superchips that are told to be joined directly are on no NVSwitches: warning."""
+    pairs = dict.fromkeys(combinations(range(4), 2), 6)
+    pairs[0, 1] = 5
+    machine = machine_with(4, GB200)
+    addresses = gpus_of(machine)
+    node = machine.node(drivers(addresses, direct(pairs, addresses, total=18, version=5)))
+    assert [(f.subject, f.severity) for f in findings(node, INACTIVE)] == [(a, "warning") for a in addresses[:2]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "count", "links", "severity"),
+    [
+        (trees.V100_SXM2, 8, 6, "warning"),  # a cube mesh, though boards with NVSwitches may carry the part too
+        ((0x10DE, 0x1DB5), 8, 6, "warning"),
+        ((0x10DE, 0x1DF5), 8, 6, "warning"),
+        ((0x10DE, 0x15F9), 8, 4, "warning"),
+        ((0x10DE, 0x1DB8), 8, 6, "critical"),  # NVSwitches always
+        (trees.A100_SXM, 4, 12, "warning"),
+        (trees.A100_SXM, 8, 12, "critical"),
+        (trees.B200, 8, 18, "critical"),
+    ],
+)
+def test_severity_where_no_other_end_is_told(ids: Ids, count: int, links: int, severity: str) -> None:
+    """Critical only where boards with so many of these GPUs have NVSwitches, all of them."""
+    node = board(ids, [unnamed(links - 1, links), *[unnamed(links)] * (count - 1)])
+    assert said(node, INACTIVE) == {INACTIVE: severity}
 
 
 def test_unlisted_model() -> None:
@@ -244,6 +305,16 @@ def test_one_sided_bridge() -> None:
     assert [(f.subject, f.severity) for f in found] == [(addresses[1], "warning")]
 
 
+@pytest.mark.parametrize("ids", [trees.RTX_3090, trees.RTX_A6000, (0x10DE, 0x1E07)])
+def test_half_seated_bridge_of_two(ids: Ids) -> None:
+    """One bridge closes all links of a card: both ends without one of them is a fault, and needs no other pair."""
+    total = 2 if ids == (0x10DE, 0x1E07) else 4
+    found = findings(board(ids, [unnamed(total - 1, total, version=3)] * 2), INACTIVE)
+    assert [(f.severity, f.basis) for f in found] == [("warning", "catalogue")] * 2
+    assert any("reseat the bridge" in step for step in found[0].remedy)
+    assert said(board(ids, [unnamed(total, version=3)] * 2), INACTIVE) == {}
+
+
 @pytest.mark.parametrize(
     ("ids", "links", "total"),
     [(trees.H100_NVL, 12, 18), (trees.H100_NVL, 12, 12), (trees.A100_PCIE, 12, 12), (trees.RTX_A6000, 4, 4)],
@@ -328,9 +399,19 @@ def test_unequal_bonds(count: int, pairs: dict[tuple[int, int], int], worse: tup
         (8, CUBE_MESH),
         (8, dict.fromkeys(CUBE_MESH, 1)),
         *[(n, {p: c for p, c in CUBE_MESH.items() if max(p) < n}) for n in range(3, 8)],
+        (5, {p: 1 for p in CUBE_MESH if max(p) < 5}),
         (6, dict.fromkeys([*combinations(range(3), 2), *combinations(range(3, 6), 2)], 2)),
     ],
-    ids=["ring", "mesh", "NVSwitch", "DGX-1 V100", "DGX-1 P100", *[f"{n} of a DGX-1" for n in range(3, 8)], "POWER9"],
+    ids=[
+        "ring",
+        "mesh",
+        "NVSwitch",
+        "DGX-1 V100",
+        "DGX-1 P100",
+        *[f"{n} of a DGX-1" for n in range(3, 8)],
+        "5 of a DGX-1 P100",
+        "POWER9",
+    ],
 )
 def test_equal_bonds(count: int, pairs: dict[tuple[int, int], int]) -> None:
     """Rings and meshes are built so; a guest or container sees part of a cube mesh, whose links differ by design."""
@@ -341,6 +422,17 @@ def test_a_chain_is_no_equal_islands() -> None:
     """Two pairs with links between them are not told as two islands by design."""
     assert said(matrix(4, {(0, 1): 4, (1, 2): 4, (2, 3): 4}), PARTIAL) == {PARTIAL: "warning"}
     assert said(matrix(4, {(0, 1): 4, (2, 3): 4}), PARTIAL) == {PARTIAL: "info"}
+
+
+def test_a_gpu_without_links_may_be_of_another_kind() -> None:
+    """The matrix alone names no models: a display card beside four GPUs that are bridged is no twin of theirs. Where
+    the driver names it so it is one, and on a board of NVSwitches no other card stands."""
+    bridged = {(a, b): 4 for a, b in combinations((0, 1, 2, 4), 2)}
+    assert conclusions(matrix(5, bridged), PARTIAL) == ([], unassessed(matrix(5, bridged), PARTIAL))
+    assert [(u.subject, u.cause) for u in unassessed(matrix(5, bridged), PARTIAL)] == [("GPU3", "not-recorded")]
+    assert said(cards(trees.RTX_A6000, 3, {(0, 1): 4}, 4), PARTIAL) == {PARTIAL: "warning"}
+    seven = dict.fromkeys(combinations(range(7), 2), 18)
+    assert [(f.subject, f.severity) for f in findings(matrix(8, seven), PARTIAL)] == [("GPU7", "warning")]
 
 
 def test_a_link_that_is_down_is_told_once() -> None:
@@ -401,7 +493,7 @@ def test_errors(grown: int, fires: bool) -> None:
     """Errors that grow faster than the threshold are a warning, with the counter that grew."""
     node = board(trees.H100, [switched(18)] * 8, nvswitches=4)
     gpu = node.gpus[2].address
-    past = Past(watching=True, counters={(gpu, "nvlink_replay"): Growth(grown, 3600.0)})
+    past = Past(watching=True, counters={(gpu, "nvlink_replay"): grown})
     found = findings(node, ERRORS, past)
     assert [(f.subject, f.severity, f.basis) for f in found] == ([(gpu, "warning", "counters")] if fires else [])
     assert findings(node, ERRORS, past, Policy(nvlink_errors_per_hour=1000)) == []

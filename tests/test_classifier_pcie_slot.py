@@ -47,6 +47,15 @@ def test_slot_severity(class_code: int, ids: trees.Ids, slot: Link, severity: st
     assert findings(machine.node(), WIDTH) == []
 
 
+@pytest.mark.parametrize(("ids", "moves"), [(trees.V100_SXM2, False), (trees.MI300X, False), (trees.L40S, True)])
+def test_nobody_moves_a_module(ids: trees.Ids, moves: bool) -> None:
+    """What is wired on a board has no other slot to go to."""
+    machine, port = below_root((GEN3, 8))
+    machine.gpu(port, ids, (GEN3, 8), (GEN3, 16))
+    (found,) = findings(machine.node(), SLOT)
+    assert any("move the card" in step for step in found.remedy) == moves
+
+
 def test_slot_is_named() -> None:
     """The platform's label of the slot is in the sentence."""
     machine, port = below_root((GEN4, 8))

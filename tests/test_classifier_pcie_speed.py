@@ -136,6 +136,87 @@ def test_busy_twins() -> None:
     assert conclusions(idle, SPEED) == ([], [])
 
 
+A100_80GB: Ids = (0x10DE, 0x20B2)  # of which no source says whether it holds its speed when idle
+
+
+def idlers(loads: Sequence[tuple[Load, float]], ids: Ids = A100_80GB) -> Node:
+    """GPUs of one model, each in a state and at a speed."""
+    machine, addresses = gpus(len(loads), ids)
+    for address, (_, speed) in zip(addresses, loads, strict=True):
+        port = machine.parts[address].above
+        assert port is not None
+        machine.parts[address].link = port.link = (speed, 16)
+    return machine.node(
+        [look(a, load, speed, n) for n, (a, (load, speed)) in enumerate(zip(addresses, loads, strict=True))]
+    )
+
+
+IDLE: Load = (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("loads", "ids", "severity", "question"),
+    [
+        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 7], A100_80GB, "warning", None),
+        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 3], A100_80GB, "warning", None),
+        ([(IDLE, GEN1), (IDLE, GEN1), *[(IDLE, GEN4)] * 6], A100_80GB, "warning", None),
+        # no clear majority
+        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 2], A100_80GB, None, "load-unknown"),
+        ([(IDLE, GEN1), (IDLE, GEN1), *[(IDLE, GEN4)] * 4], A100_80GB, None, "load-unknown"),
+        # all alike, or alone: idle
+        ([(IDLE, GEN1)] * 8, A100_80GB, None, None),
+        ([(IDLE, GEN1)], A100_80GB, None, None),
+        # in a P-state that lowers the link the twins are reason to ask, and no more
+        ([((8, 0), GEN1), *[((8, 0), GEN4)] * 7], A100_80GB, None, "load-unknown"),
+        ([((8, 0), GEN1), *[((8, 0), GEN4)] * 2], A100_80GB, None, None),
+        # so are those of a model that is known to slow down when idle
+        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 7], trees.RTX_4090, None, "load-unknown"),
+        # other states say nothing
+        ([((8, 0), GEN1), *[((0, 97), GEN4)] * 7], A100_80GB, None, None),
+        ([((8, 0), GEN1), *[(IDLE, GEN4)] * 7], A100_80GB, None, None),
+        ([(IDLE, GEN1), *[((0, None), GEN4)] * 7], A100_80GB, None, None),
+    ],
+)
+def test_idle_twins(loads: Sequence[tuple[Load, float]], ids: Ids, severity: str | None, question: str | None) -> None:
+    """Idleness does not explain what twins in the very same state do not show."""
+    slow = sum(speed == GEN1 for _, speed in loads)
+    found, questions = conclusions(idlers(loads, ids), SPEED)
+    assert [(f.severity, f.basis) for f in found] == ([(severity, "peers")] * slow if severity else [])
+    assert [u.cause for u in questions] == ([question] * slow if question else [])
+    assert all("same-model GPUs in the same state" in u.reason for u in questions)
+
+
+@pytest.mark.parametrize(("busy", "severity"), [((97, 97), "warning"), ((97, 0), None), ((0, 97), None)])
+@pytest.mark.parametrize("inner", [False, True])
+def test_busy_twins_of_amd(inner: bool, busy: tuple[int, int], severity: str | None) -> None:
+    """amdgpu tells the load alone: how fast a busy twin runs the bus shows, at the slot of a card."""
+    machine = Machine()
+    host = machine.host(0x10)
+    slow, *fast = [
+        trees.navi(machine, machine.root_port(host, (GEN4, 16)), (speed, 16))
+        if inner
+        else machine.gpu(machine.root_port(host, (GEN4, 16)), trees.MI300X, (speed, 16), (GEN4, 16))
+        for speed in (GEN1, GEN4, GEN4)
+    ]
+    machine.files(slow, gpu_busy_percent=f"{busy[0]}\n".encode())
+    for twin in fast:
+        machine.files(twin, gpu_busy_percent=f"{busy[1]}\n".encode())
+    found = findings(machine.node(), SPEED)
+    assert [(f.severity, f.basis) for f in found] == ([(severity, "peers")] if severity else [])
+
+
+def test_idle_bridge_is_held_against_the_bridges_of_twins() -> None:
+    """A slow slot behind which a GPU's own link is fast: so are the twins' slots, and all idle."""
+    machine = Machine()
+    host = machine.host(0x10)
+    addresses = []
+    for _ in range(4):
+        up = machine.switch(machine.root_port(host, (GEN4, 16)), PLX8747, (GEN1, 16), most=(GEN4, 16))
+        addresses.append(machine.gpu(machine.down(up, (GEN4, 16)), A100_80GB, (GEN4, 16), (GEN4, 16)))
+    node = machine.node([look(a, IDLE, GEN4, n) for n, a in enumerate(addresses)])
+    assert conclusions(node, SPEED) == ([], [])
+
+
 def test_other_models_are_no_twins() -> None:
     """A busy card of another model says nothing."""
     machine, (slow,) = gpus()

@@ -16,7 +16,7 @@ from gpu_topo.topology.bonds import bonds
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.paths import path
 from tests import trees
-from tests.nvlinks import CUBE_MESH, direct, drivers, gpus_of, machine_with, matrix, switched
+from tests.nvlinks import CUBE_MESH, READY, direct, drivers, gpus_of, machine_with, matrix, switched, unnamed
 
 
 def test_nvswitch_board() -> None:
@@ -39,6 +39,53 @@ def test_nvswitches_that_are_not_on_pci() -> None:
     node = machine.node(drivers(addresses, [switched(18, gbs=53.125, version=5)] * 8))
     assert interconnect(node).shape == "nvswitch"
     assert bonds(node)[addresses[0], addresses[7]].gbs == 900.0
+
+
+GB200 = (0x10DE, 0x2941)
+
+
+@pytest.mark.parametrize(
+    ("ids", "count", "links", "nvswitches", "registered", "shape"),
+    [
+        (trees.V100_SXM2, 8, 6, 0, False, "unknown"),  # a cube mesh as a rule; its part is on other boards too
+        ((0x10DE, 0x1DB5), 8, 6, 0, False, "unknown"),
+        ((0x10DE, 0x15F9), 8, 4, 0, False, "unknown"),
+        (trees.V100_SXM2, 8, 6, 6, False, "nvswitch"),
+        ((0x10DE, 0x1DB8), 8, 6, 0, False, "nvswitch"),
+        (trees.A100_SXM, 8, 12, 0, False, "nvswitch"),
+        (trees.A100_SXM, 4, 12, 0, False, "unknown"),
+        (trees.B200, 4, 18, 0, False, "nvswitch"),
+        (trees.A800_SXM, 4, 8, 0, False, "unknown"),  # one source alone says that it is never joined directly
+        (GB200, 4, 18, 0, False, "unknown"),  # a tray of a rack, or a board of four
+        (GB200, 4, 18, 0, True, "nvswitch"),
+        (trees.GH200, 4, 18, 0, True, "unknown"),
+    ],
+)
+def test_links_whose_other_end_is_not_told(
+    ids: trees.Ids, count: int, links: int, nvswitches: int, registered: bool, shape: str
+) -> None:
+    """Such links are switched only where nothing else is possible; else where they lead is not known."""
+    machine = machine_with(count, ids, nvswitches=nvswitches)
+    fabric = READY if registered else None
+    node = machine.node(drivers(gpus_of(machine), [unnamed(links)] * count, fabric=fabric))
+    assert interconnect(node).shape == shape
+    assert bool(bonds(node)) == (shape == "nvswitch")
+
+
+def test_a_display_card_makes_no_larger_board() -> None:
+    """Four A100 are joined directly, whatever else is plugged beside them."""
+    machine = machine_with(4, trees.A100_SXM)
+    for _ in range(2):
+        machine.gpu(machine.root_port("pci0000:10"), trees.RTX_4090)
+    addresses = gpus_of(machine)
+    node = machine.node(drivers(addresses, [*[unnamed(12, version=3)] * 4, None, None]))
+    assert interconnect(node).shape == "unknown"
+
+
+def test_bridged_cards_beside_nvswitches() -> None:
+    """No bridge leads to an NVSwitch."""
+    machine = machine_with(2, trees.RTX_A6000, nvswitches=4)
+    assert bonds(machine.node(drivers(gpus_of(machine), [unnamed(4, version=3)] * 2))) == {}
 
 
 def test_one_switched_gpu_with_fewer_links() -> None:
@@ -223,13 +270,35 @@ def test_chain_is_no_island_of_three() -> None:
     assert (found.shape, found.max_tensor_parallel) == ("partial", 2)
 
 
-def test_mesh_with_one_pair_apart_keeps_its_ring() -> None:
-    """Four GPUs of which one pair lost its links: a ring still runs through all four."""
-    machine = machine_with(4)
+@pytest.mark.parametrize("count", [4, 8])
+def test_mesh_with_one_pair_apart(count: int) -> None:
+    """A mesh of which one pair lost its links: the two no longer reach each other at full speed, though a ring still
+    runs through all."""
+    machine = machine_with(count)
     addresses = gpus_of(machine)
-    pairs = {pair: 6 for pair in combinations(range(4), 2) if pair != (0, 1)}
+    pairs = {pair: 2 for pair in combinations(range(count), 2) if pair != (0, 1)}
     found = interconnect(machine.node(drivers(addresses, direct(pairs, addresses))))
-    assert (found.shape, found.max_tensor_parallel) == ("partial", 4)
+    assert (found.shape, found.max_tensor_parallel) == ("partial", count - 1)
+    assert found.islands[1] in ((addresses[0],), (addresses[1],))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "shape"),
+    [
+        (CUBE_MESH, "hybrid-cube-mesh"),
+        (dict.fromkeys(CUBE_MESH, 1), "hybrid-cube-mesh"),
+        (CUBE_MESH | {(0, 3): 1}, "hybrid-cube-mesh"),  # a link is down; the pair is not
+        ({pair: links for pair, links in CUBE_MESH.items() if pair != (0, 3)}, "partial"),
+        (
+            dict.fromkeys([(a, b) for a in range(4) for b in range(4, 8)], 1),
+            "partial",
+        ),  # four neighbours each, no quads
+    ],
+    ids=["V100", "P100", "a link down", "a pair apart", "bipartite"],
+)
+def test_what_a_cube_mesh_is(pairs: dict[tuple[int, int], int], shape: str) -> None:
+    """Two quads and a link to the opposite corner, and not any eight GPUs with four neighbours each."""
+    assert interconnect(matrix(8, pairs)).shape == shape
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,12 @@ from gpu_topo.model.host import VIRTUAL_MACHINE, Platform
 from gpu_topo.model.node import GPU, NIC, STORAGE, Node
 from gpu_topo.model.reading import Unknown
 from gpu_topo.source import Live
+from gpu_topo.topology.capacity import card_carries
 from gpu_topo.topology.counted import endpoints
 from gpu_topo.topology.paths import all_paths, path
 from tests import trees
-from tests.trees import GEN1, GEN3, GEN4, GEN5, Ids, Machine
+from tests.nvlinks import drivers
+from tests.trees import GEN1, GEN3, GEN4, GEN5, UNLISTED_GPU, Ids, Machine
 
 needs_lstopo = pytest.mark.skipif(shutil.which("lstopo") is None, reason="lstopo (hwloc) is not installed")
 
@@ -269,6 +271,25 @@ def test_unknown_link_is_no_rate() -> None:
     a, b = (machine.gpu(machine.root_port(host)) for _ in range(2))
     machine.files(a, current_link_speed=b"Unknown\n")
     assert path(machine.node(), a, b).gbs is None
+
+
+@pytest.mark.parametrize(("ids", "c2c"), [((0x10DE, 0x2941), None), (trees.GH200, None), (UNLISTED_GPU, True)])
+def test_chip_to_chip_is_no_pcie(ids: Ids, c2c: bool | None) -> None:
+    """What PCIe shows of a GPU on a chip-to-chip link limits nothing: the way to a NIC carries what the NIC's link
+    does, and between two such GPUs nothing tells."""
+    machine = Machine()
+    first, second = (
+        machine.gpu(machine.root_port(machine.host(0x10, domain=n), (GEN4, 1)), ids, (GEN4, 1), (GEN4, 1))
+        for n in (8, 9)
+    )
+    nic = machine.nic(machine.root_port(machine.host(0x10), (GEN5, 16)))
+    node = machine.node(drivers([first, second], c2c=c2c))
+    assert path(node, first, nic).gbs == pytest.approx(16 * LANE[GEN5])
+    assert path(node, first, second).gbs is None
+    assert card_carries(node, node.devices[first]) is None
+    # Where the other end is not known, neither is the way.
+    machine.files(nic, current_link_width=b"Unknown\n", current_link_speed=b"Unknown\n")
+    assert path(machine.node(drivers([first, second], c2c=c2c)), first, nic).gbs is None
 
 
 def test_unknown_uplink_is_no_rate() -> None:

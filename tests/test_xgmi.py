@@ -21,12 +21,17 @@ def address(number: int) -> str:
 
 
 def mesh(
-    count: int, without: tuple[Pair, ...] = (), links: dict[Pair, int] | None = None, kind: str = "xGMI", hives: int = 1
+    count: int,
+    without: tuple[Pair, ...] = (),
+    links: dict[Pair, int] | None = None,
+    kind: str = "xGMI",
+    hives: int = 1,
+    gbs: float | None = 50.0,
 ) -> Node:
     """`count` accelerators in full meshes, minus some pairs."""
     size = count // hives
     bonds = [
-        AcceleratorLink(kind, address(a), address(b), (links or {}).get((a, b), 1), ACTIVE, 50.0)
+        AcceleratorLink(kind, address(a), address(b), (links or {}).get((a, b), 1), ACTIVE, gbs)
         for a, b in combinations(range(count), 2)
         if a // size == b // size and (a, b) not in without
     ]
@@ -59,6 +64,28 @@ def test_a_broken_connection_shows_at_both_ends(count: int) -> None:
     assert (found.severity, found.basis, found.related) == ("warning", "peers", (address(1),))
     assert found.observed["peers"] == count - 2
     assert found.expected["peers"] == count - 1
+
+
+def lost(machine: Node) -> list[float | None]:
+    return [found.lost_gbs for found in asked(machine) if isinstance(found, Finding)]
+
+
+def test_what_is_lost() -> None:
+    """As many GB/s as the missing links carry, where that is told and one like the other."""
+    assert lost(mesh(8, without=((0, 1),))) == [50.0, 50.0]
+    assert lost(mesh(4, without=((0, 1),))) == [50.0, 50.0]  # without a majority: by the hole in the mesh
+    assert lost(mesh(8, without=tuple((0, n) for n in range(1, 8)))) == [300.0]  # the others have six
+    assert lost(mesh(8, without=((0, 1),), gbs=None)) == [None, None]
+    uneven = mesh(8, without=((0, 1),))
+    some = tuple(link._replace(gbs=80.0) if link.a == address(5) else link for link in uneven.accelerator_links)
+    assert lost(uneven._replace(accelerator_links=some)) == [None, None]
+
+
+def test_what_inactive_connections_cost() -> None:
+    """The driver names them: no twin need tell."""
+    machine = mesh(3)
+    first, *others = machine.accelerator_links
+    assert lost(machine._replace(accelerator_links=(first._replace(state=INACTIVE), *others))) == [50.0, 50.0]
 
 
 def test_an_accelerator_that_lost_all() -> None:

@@ -10,6 +10,7 @@ from gpu_topo.classifier import (
     inventory,
     nics,
     nvlink,
+    nvlink_partial,
     pcie_errors,
     pcie_lost,
     pcie_path,
@@ -24,6 +25,7 @@ from gpu_topo.classifier import (
 )
 from gpu_topo.classifier.rule import BONDS, LINKS, Rule
 from gpu_topo.classifier.silent import left_open, misled, silent
+from gpu_topo.classifier.undetermined import undetermined
 from gpu_topo.model.finding import CRITICAL, SEVERITIES, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import ACCELERATOR, GPU, Node
@@ -48,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     *sharing.RULES,
     *host.RULES,
     *nvlink.RULES,
+    *nvlink_partial.RULES,
     *fabric.RULES,
     *driver.RULES,
     *xgmi.RULES,
@@ -115,7 +118,7 @@ def verdict(
             return severity
     accelerators = [d for d in lookup(node).of(GPU, ACCELERATOR) if not d.integrated]
     if not accelerators:
-        return "ok"
+        return "unknown" if undetermined(node) else "ok"
     open_questions = {(u.code, u.subject) for u in unassessed}
     about_links = [rule.code for rule in RULES if rule.about == LINKS and policy.asks(rule.code)]
     about_bonds = [rule.code for rule in RULES if rule.about == BONDS and policy.asks(rule.code)]

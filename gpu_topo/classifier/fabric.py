@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from gpu_topo.catalogue import nvswitches_per_baseboard
-from gpu_topo.classifier.gpus import NVIDIA, is_sxm, nvidia_gpus, why_not
+from gpu_topo.catalogue import gpu_ids_by_name, nvswitches_per_baseboard
+from gpu_topo.catalogue.words import model_in
+from gpu_topo.classifier.gpus import NVIDIA, PASSED, is_sxm, nvidia_gpus, why_not
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,
     CAUSE_DRIVER,
     CAUSE_NOT_RECORDED,
+    CAUSE_PASSTHROUGH,
     CAUSE_VM,
     CRITICAL,
     LINK_PARTNERS,
@@ -21,6 +23,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
+from gpu_topo.topology.bonds import built_on_switches
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
@@ -42,14 +45,21 @@ _REMEDY = (
 
 def judge_missing(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """nvswitch-missing."""
-    groups: dict[int, list[Gpu]] = {}
+    seen = lookup(node).of(NVSWITCH)
+    groups: dict[tuple[int | None, str], list[Gpu]] = {}
     for gpu in nvidia_gpus(node):
         device = node.devices.get(gpu.address)
-        if device is not None and device.function.device_id is not None and is_sxm(gpu):
-            groups.setdefault(device.function.device_id, []).append(gpu)
-    seen = lookup(node).of(NVSWITCH)
-    for device_id, gpus in groups.items():
-        expected = nvswitches_per_baseboard(NVIDIA, device_id, len(gpus))
+        if device is not None and (is_sxm(gpu) or (seen and gpu.part is None)):
+            name = "" if device.function.device_id is not None else model_in(device.name)
+            groups.setdefault((device.function.device_id, name), []).append(gpu)
+    for (device_id, name), gpus in groups.items():
+        # A recording of names alone: every part that bears the name, as far as their boards agree.
+        parts = [(NVIDIA, device_id)] if device_id is not None else gpu_ids_by_name(name)
+        expected = nvswitches_per_baseboard(parts, len(gpus))
+        if expected is None and seen and node.platform.kind != VIRTUAL_MACHINE:
+            reason = f"how many NVSwitches the board of {len(gpus)} such GPUs has is not known: {len(seen)} are there"
+            yield Unassessed(MISSING, "node", reason, CAUSE_NOT_RECORDED)
+            continue
         if not expected or len(seen) >= expected:
             continue
         if node.platform.kind == VIRTUAL_MACHINE:
@@ -82,11 +92,12 @@ def judge_fabric(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
     """fabric-not-ready."""
     board = bool(lookup(node).of(NVSWITCH))
     for gpu in nvidia_gpus(node):
-        attached = is_sxm(gpu) and gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower()
+        on_board = is_sxm(gpu) and gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower()
+        attached = on_board or built_on_switches(node, gpu)  # those of a rack are no SXM modules
         fabric = known(gpu.fabric)
         if fabric is None:
             if (board or attached) and gpu.part is not None and gpu.part.arch in _WITH_FABRIC:
-                yield Unassessed(NOT_READY, gpu.address, *_why_unknown(gpu))
+                yield Unassessed(NOT_READY, gpu.address, *_why_unknown(node, gpu))
             continue
         if why_not(node, gpu) is not None and known(gpu.mig):
             continue
@@ -97,7 +108,10 @@ def judge_fabric(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
 _WITH_FABRIC = frozenset({"Hopper", "Blackwell", "Blackwell Ultra"})
 
 
-def _why_unknown(gpu: Gpu) -> tuple[str, str]:
+def _why_unknown(node: Node, gpu: Gpu) -> tuple[str, str]:
+    device = node.devices.get(gpu.address)
+    if device is not None and device.function.driver in PASSED:
+        return "passed through to a guest: only there the driver tells the fabric state", CAUSE_PASSTHROUGH
     if isinstance(gpu.fabric, Unknown):
         return f"the fabric state could not be read: {gpu.fabric.why} ({gpu.fabric.where})", CAUSE_DRIVER
     return "the fabric state is not recorded: nvidia-smi -q would tell", CAUSE_NOT_RECORDED

@@ -1,17 +1,25 @@
-"""What the NVLink rules share: which GPUs have links to judge, how many are up, and why one cannot be judged."""
+"""What the NVLink rules share: which GPUs have links to judge, how many are up and should be, and why one cannot be
+judged."""
 
 from __future__ import annotations
 
 from gpu_topo.catalogue import baseboards
-from gpu_topo.model.finding import CAUSE_DRIVER, CAUSE_MIG, CAUSE_NOT_RECORDED, CAUSE_PASSTHROUGH
+from gpu_topo.model.finding import CATALOGUE, CAUSE_DRIVER, CAUSE_MIG, CAUSE_NOT_RECORDED, CAUSE_PASSTHROUGH, PEERS
 from gpu_topo.model.gpu import ACTIVE, INACTIVE
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Gpu, Node
 from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.topology.bonds import built_on_switches
 from gpu_topo.topology.interconnect import on_switches
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 NVIDIA = 0x10DE
+PASSED = frozenset({"vfio-pci", "pci-stub"})  # drivers that keep a device for a guest
+UNKNOWN_MODEL = "?"
 NOT_TOLD = ("NVLink state is not recorded: nvidia-smi nvlink -s would tell", CAUSE_NOT_RECORDED)
 
 
@@ -61,7 +69,7 @@ def model_of(node: Node, gpu: Gpu) -> str:
     """What GPUs of one model have in common: the device id, else the name that the driver gives."""
     device = node.devices.get(gpu.address)
     number = device.function.device_id if device is not None else None
-    return f"{number:04x}" if number is not None else (known(gpu.model) or "?")
+    return f"{number:04x}" if number is not None else (known(gpu.model) or UNKNOWN_MODEL)
 
 
 def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
@@ -69,7 +77,7 @@ def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
     if known(gpu.mig):
         return "MIG is on: the driver does not show NVLinks then", CAUSE_MIG
     device = node.devices.get(gpu.address)
-    if device is not None and device.function.driver == "vfio-pci":
+    if device is not None and device.function.driver in PASSED:
         return "passed through to a guest: its links are not visible here", CAUSE_PASSTHROUGH
     if isinstance(gpu.nvlinks, Unknown):
         if gpu.nvlinks.why == NOT_RECORDED:
@@ -130,3 +138,58 @@ def stated_links(node: Node) -> dict[str, int]:
             most[name] = max(most.get(name, 0), links)
     gpus = {gpu.address for gpu in node.gpus}
     return {name: links for name, links in most.items() if name in gpus}
+
+
+def groups(node: Node, found: Sequence[Count]) -> list[list[Count]]:
+    """The counts by model: within each, one GPU tells what another should have."""
+    models: dict[str, list[Count]] = {}
+    for count in found:
+        models.setdefault(model_of(node, count.gpu), []).append(count)
+    return list(models.values())
+
+
+def name_of(group: Sequence[Count]) -> str:
+    """The model of a group, for a sentence."""
+    gpu = group[0].gpu
+    return known(gpu.model) or (gpu.part.name if gpu.part is not None else "GPUs")
+
+
+def expected(node: Node, group: Sequence[Count]) -> tuple[int, str]:
+    """How many links a GPU of this group should have up, and the basis of it."""
+    most = max(count.active for count in group)
+    built = _built(node, group)
+    return (built, CATALOGUE) if built > most else (most, PEERS)
+
+
+def _built(node: Node, group: Sequence[Count]) -> int:
+    """How many links the catalogue is sure that each GPU of this group has up when nothing is wrong; 0: it is not."""
+    gpu, part = group[0].gpu, group[0].gpu.part
+    if part is None or part.fabric != "nvlink" or part.fabric_confidence not in ("verified", "one_source"):
+        return 0
+    links = part.fabric_links or 0
+    if not group[0].by_link or (node.platform.kind == VIRTUAL_MACHINE and not whole_board(node, gpu)):
+        return 0
+    if is_sxm(gpu):
+        return links
+    # What follows goes by a figure that the driver confirms: it lists as many links, up or down.
+    if any(count.total != links for count in group):
+        return 0
+    # The links of a superchip in a rack are wired to its switches; others (GH200) stand alone, or in pairs.
+    if part.c2c:
+        return links if built_on_switches(node, gpu) else 0
+    # One bridge closes all links of a card: some of them without the others are a fault, none are no bridge.
+    one_bridge = part.fabric_attach.lower().endswith("bridge; 2 gpus")
+    return links if one_bridge and any(count.active for count in group) else 0
+
+
+def short(node: Node, group: Sequence[Count], wanted: int) -> list[Count]:
+    """Those of a group that lack links which are there and down."""
+    return [count for count in group if count.active < wanted and is_fault(node, count, wanted)]
+
+
+def is_fault(node: Node, count: Count, wanted: int) -> bool:
+    """Whether fewer links mean that a link is down. On bridged cards a GPU without any has no bridge, and bridges of
+    different kinds are nvlink-partial; but a link that the driver lists as inactive beside active ones is down."""
+    if soldered(node, count.gpu):
+        return True
+    return count.active > 0 and count.by_link and count.active < wanted <= count.total

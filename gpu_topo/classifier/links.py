@@ -21,7 +21,7 @@ from gpu_topo.model.pci import DOWNSTREAM_PORT, ROOT_PORT, UPSTREAM_PORT
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
-from gpu_topo.topology.capacity import is_inner
+from gpu_topo.topology.capacity import is_c2c, is_inner
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import FABRIC, MANAGEMENT, role
 from gpu_topo.topology.roles import STORAGE as FOR_STORAGE
@@ -121,14 +121,6 @@ def not_judged(node: Node, device: Device) -> tuple[str, str] | None:
     if device.link is not None and not device.link.trusted:
         return "the recording holds maxima or guesses instead of link values", CAUSE_NOT_RECORDED
     return None
-
-
-def is_c2c(node: Node, device: Device) -> bool:
-    """Whether a GPU hangs from a chip-to-chip link of its processor (Grace), by its part or by its driver."""
-    if device.part is not None and device.part.c2c:
-        return True
-    gpu = lookup(node).gpus.get(device.address) if device.kind in (GPU, ACCELERATOR) else None
-    return gpu is not None and bool(known(gpu.c2c))
 
 
 def why_unknown(reading: Reading[int] | Reading[float], what: str) -> tuple[str, str]:

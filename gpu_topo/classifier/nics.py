@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import called, is_c2c
+from gpu_topo.classifier.links import called
 from gpu_topo.classifier.ports import listed
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
@@ -20,7 +20,8 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Device, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import PXB, SYS, Path
-from gpu_topo.topology.adapters import fabric
+from gpu_topo.topology.adapters import Nic, fabric, uncounted
+from gpu_topo.topology.capacity import is_c2c
 from gpu_topo.topology.counted import accelerators
 from gpu_topo.topology.nearness import Nearest, nearest_adapters, rank
 
@@ -45,9 +46,14 @@ def judge_ratio(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if ratio >= 1:
         return
     on_board = any(d.part is not None and d.part.form_factor.upper().startswith(_BOARDS) for d in gpus)
+    severity = WARNING if on_board and ratio < _HALF else INFO
+    doubt = _doubt(node, policy, adapters, len(gpus) * (_HALF if severity == WARNING else 1.0))
+    if doubt is not None:
+        yield Unassessed(RATIO, "node", doubt, CAUSE_NOT_RECORDED)
+        return
     yield Finding(
         RATIO,
-        WARNING if on_board and ratio < _HALF else INFO,
+        severity,
         "node",
         f"{count} fabric adapter{'s' if count > 1 else ''} for {len(gpus)} GPUs",
         PEERS,
@@ -64,6 +70,24 @@ def judge_ratio(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     )
 
 
+_NO_EVIDENCE = "neither ports nor rates are recorded, which would tell what the adapters are for: ibv_devinfo -v would"
+
+
+def _doubt(node: Node, policy: Policy, adapters: Sequence[Nic], wanted: float) -> str | None:
+    """Why an inventory does not tell that there are fewer fabric adapters than wanted; None where it does."""
+    if not _are_evident(adapters):
+        return _NO_EVIDENCE
+    more = len(uncounted(node, policy.roles))
+    if more and len(adapters) + more >= wanted:
+        return f"{more} more devices may be fabric adapters: neither their rates nor their parts are known"
+    return None
+
+
+def _are_evident(adapters: Sequence[Nic]) -> bool:
+    """Whether more than what its part could do says of some adapter that it serves the fabric."""
+    return any(nic.evident for nic in adapters)
+
+
 def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """gpu-without-near-nic."""
     gpus, adapters = accelerators(node), fabric(node, policy.roles)
@@ -77,6 +101,10 @@ def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if not any(found.paths for found in paths.values()):
         yield _hidden(NEAR, node)
         return
+    if not _are_evident(adapters):
+        yield Unassessed(NEAR, "node", _NO_EVIDENCE, CAUSE_NOT_RECORDED)
+        return
+    doubtful = {device.path[0]: device.address for device in uncounted(node, policy.roles) if len(device.path) > 1}
     for peers in models.values():
         if len(peers) < 2:
             continue
@@ -87,6 +115,9 @@ def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
                 continue
             if found.hidden is not None:
                 yield _in_doubt(NEAR, node, gpu, found)
+            elif near and (other := doubtful.get(gpu.path[0])) is not None:
+                reason = f"whether {other} is a fabric adapter is not known: neither its rate nor its part is"
+                yield Unassessed(NEAR, gpu.address, reason, CAUSE_NOT_RECORDED)
             elif near:
                 yield _without(gpu, near, found.paths)
 
@@ -127,6 +158,9 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     paths = nearest_adapters(node, policy.roles)
     if not any(found.paths for found in paths.values()):
         yield _hidden(CROSS, node)
+        return
+    if not _are_evident(adapters):
+        yield Unassessed(CROSS, "node", _NO_EVIDENCE, CAUSE_NOT_RECORDED)
         return
     if all(_is_across(found.paths) for found in paths.values()) and all(is_c2c(node, gpu) for gpu in gpus):
         # The driver calls every path SYS there, since each GPU's memory is a NUMA node of its own.
@@ -185,7 +219,8 @@ RULES = (
         (WARNING, INFO),
         "fewer fabric adapters than GPUs",
         "PCI functions with a port of the fabric, as nvidia-smi topo -m counts them, against GPUs and accelerators",
-        "there is at least one for each GPU, or no fabric adapter at all: then the node trains alone",
+        "there is at least one for each GPU, or no fabric adapter at all: then the node trains alone. An inventory "
+        "without ports and rates, or with devices that may be adapters too, is unassessed",
         ("look for adapters that are missing or down", "plan for it"),
         ("perplexityai/pplx-garden#2, uccl-project/uccl#160", "NVIDIA DGX and HGX reference designs (1:1)"),
         judge_ratio,
@@ -198,7 +233,7 @@ RULES = (
         "a GPU has no fabric adapter below its switch while equal GPUs have one",
         "path kinds from each GPU to its nearest fabric adapter, against GPUs of the same model",
         "no equal GPU has one either. Where an adapter whose place is hidden (virtual machine) or not recorded may be "
-        "nearer, it is unassessed",
+        "nearer, or an inventory does not tell what the adapters are for, it is unassessed",
         ("look for an adapter that is missing or down",),
         ("NVIDIA/nccl#1343, sgl-project/sglang#8324 (affinity of GPUs and adapters)",),
         judge_near,
@@ -211,7 +246,7 @@ RULES = (
         "the nearest fabric adapter of a GPU is on another socket",
         "NUMA nodes and host bridges of each GPU and of the fabric adapters",
         "an adapter hangs from the same NUMA node, or the machine has only one. Where an adapter whose place is not "
-        "known may be nearer, it is unassessed",
+        "known may be nearer, or an inventory does not tell what the adapters are for, it is unassessed",
         ("move an adapter to a slot of this socket",),
         ("NVIDIA/nccl#1435, kvcache-ai/Mooncake#429",),
         judge_cross,

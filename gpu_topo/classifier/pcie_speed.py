@@ -45,6 +45,7 @@ SPEED = "pcie-speed-degraded"
 
 _IDLE_FROM = 5  # P5 and higher numbers: P-states that only an idle GPU takes
 _BUSY_TO = 2  # P0 to P2: full clocks
+_FEWEST_TWINS = 3  # at full speed, for each idle GPU that is not, make that one odd
 _NVIDIA, _AMD = 0x10DE, 0x1002
 _REMEDY = (
     "look for errors that made the link fall back: gpu-topo rules pcie-errors, dmesg | grep -iE 'AER|pcieport'",
@@ -112,7 +113,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         seen = [s.speed_gts for s in samples if s.speed_gts is not None and device.address == gpu.address]
         if seen and max(seen) >= link.expected_speed_gts:
             continue  # it was seen at full speed: what is low now is idleness
-        verdict = weigh(node, gpu, samples, link.expected_speed_gts)
+        verdict = weigh(node, device, gpu, samples, link.expected_speed_gts)
         if verdict.severity is not None:
             yield _finding(node, device, speed, verdict, gpu, policy)
         elif verdict.unassessed is not None:
@@ -124,40 +125,79 @@ def _samples(gpu: Gpu, past: Past) -> tuple[LinkSample, ...]:
     return (*past.samples.get(gpu.address, ()), *gpu.samples)
 
 
-def weigh(node: Node, gpu: Gpu, samples: Sequence[LinkSample], expected: float) -> _Verdict:
-    """What the known load of a GPU makes of a speed below `expected` GT/s; samples oldest first."""
-    busy = [s for s in samples if (s.utilization or 0) > 0 and s.speed_gts is not None and s.speed_gts < expected]
+def weigh(node: Node, device: Device, gpu: Gpu, samples: Sequence[LinkSample], expected: float) -> _Verdict:
+    """What the known load of a GPU makes of a speed below `expected` GT/s; samples oldest first. device: the lower end
+    of the link, the GPU or a bridge above it."""
+    # A desktop's GPU draws its screen in P8, at some percent and a slow link: that P-state is by the driver's choice.
+    busy = [
+        s
+        for s in samples
+        if (s.utilization or 0) > 0
+        and (s.pstate or 0) < _IDLE_FROM
+        and s.speed_gts is not None
+        and s.speed_gts < expected
+    ]
     if len(busy) >= 2:
         return _Verdict(WARNING, evidence=f"busy in {len(busy)} of {len(samples)} samples")
     part = gpu.part
     if part is not None and part.holds_speed_when_idle:
         return _Verdict(WARNING, CATALOGUE, evidence=f"{part.name} holds its link speed even when idle")
-    if busy and _twins_at_full_speed(node, gpu):
+    if busy and any((s.utilization or 0) > 0 and full for looks in _twins(node, device, gpu) for s, full in looks):
         return _Verdict(WARNING, PEERS, evidence="same-model GPUs in this node are busy at full speed")
     if busy and busy[-1].pstate is not None and busy[-1].pstate <= _BUSY_TO:
         return _Verdict(INFO, evidence=f"one sample at {busy[-1].utilization} % in P{busy[-1].pstate}")
     told = [s for s in samples if s.pstate is not None or s.utilization is not None]
     last = told[-1] if told else None
     if last is not None and ((last.pstate or 0) >= _IDLE_FROM or last.utilization == 0):
-        return _Verdict()
+        return _Verdict() if last.utilization else _among_idle_twins(node, device, gpu, last)
     if last is not None and last.utilization:
         return _Verdict(unassessed="it was at work in one sample only, and an idle GPU lowers its link speed")
     return _Verdict(unassessed="the load is not known, and an idle GPU lowers its link speed")
 
 
-def _twins_at_full_speed(node: Node, gpu: Gpu) -> bool:
-    """Whether another GPU of the same model is busy and runs as fast as its link can."""
+def _among_idle_twins(node: Node, device: Device, gpu: Gpu, last: LinkSample) -> _Verdict:
+    """What twins in the very state of an idle GPU say: where they run at full speed, idleness does not explain it."""
+    state = (last.pstate, last.utilization)
+    latest = [looks[-1] for looks in _twins(node, device, gpu)]
+    alike = [full for s, full in latest if (s.pstate, s.utilization) == state]
+    fast = sum(alike)
+    slow = len(alike) - fast + 1
+    most = fast >= _FEWEST_TWINS and fast >= _FEWEST_TWINS * slow
+    at_work = last.pstate is not None and last.pstate < _IDLE_FROM  # a P-state in which links do not slow down
+    words = f"{fast} of {len(alike)} same-model GPUs in the same state ({_state(last)}) run at full speed"
+    if most and at_work and last.utilization == 0 and not (gpu.part and gpu.part.holds_speed_when_idle is False):
+        return _Verdict(WARNING, PEERS, evidence=words)
+    if most or (at_work and fast):
+        return _Verdict(unassessed=f"{words}, so that idleness may not be why it is slow")
+    return _Verdict()
+
+
+def _state(sample: LinkSample) -> str:
+    """P0, 0 %"""
+    load = [f"P{sample.pstate}"] if sample.pstate is not None else []
+    return ", ".join(load + ([f"{sample.utilization} %"] if sample.utilization is not None else []))
+
+
+def _twins(node: Node, device: Device, gpu: Gpu) -> Iterator[list[tuple[LinkSample, bool]]]:
+    """The looks at each other GPU of the same model, and whether its link ran as fast as it can then: its own, or that
+    of the bridge which is as far above it as `device` is above this one."""
     mine = node.devices[gpu.address]
+    above = len(mine.path) - len(device.path)
     for twin in node.gpus:
         other = node.devices.get(twin.address)
         if twin.address == gpu.address or other is None or _model(twin, other) != _model(gpu, mine):
             continue
-        link = other.link
+        told = [s for s in twin.samples if s.pstate is not None or s.utilization is not None]
+        end = node.devices.get(other.path[-1 - above]) if 0 < above < len(other.path) else other
+        link = end.link if end is not None else None
         full = link.expected_speed_gts or known(link.max_speed_gts) if link is not None else None
-        for sample in twin.samples:
-            if (sample.utilization or 0) > 0 and full and (sample.speed_gts or 0) >= full:
-                return True
-    return False
+        if not told or link is None or full is None:
+            continue
+        speeds = [None if above else s.speed_gts for s in told]
+        # amdgpu tells the load alone, and of a bridge no driver tells: there the bus shows the speed, that of now.
+        if speeds[-1] is None:
+            speeds[-1] = known(link.speed_gts)
+        yield [(s, (speed or 0) >= full) for s, speed in zip(told, speeds, strict=True)]
 
 
 def _model(gpu: Gpu, device: Device) -> tuple[int | None, str | None]:
@@ -233,8 +273,9 @@ RULES = (
         "the speed in use against the smaller maximum of device and port; for GPUs also P-state and utilisation "
         "(of AMD's gpu_busy_percent) in every sample, same-model GPUs in the node, and models known to hold their "
         "speed when idle",
-        "the GPU is in P5 to P15 or at zero utilisation; it was seen at full speed in any sample; its load is not "
-        "known (then unassessed, with the command that would tell); virtual machines, chipsets, chip-to-chip hosts",
+        "the GPU is in P5 to P15 or at zero utilisation, and no twin in the same state says otherwise (unassessed "
+        "where one does); it was seen at full speed in any sample; its load is not known (then unassessed, with the "
+        "command that would tell); virtual machines, chipsets, chip-to-chip hosts",
         _REMEDY,
         (
             "NVIDIA/open-gpu-kernel-modules#731 (link generation by P-state), #1010 (stuck at Gen1 under load)",

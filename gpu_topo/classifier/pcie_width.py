@@ -58,6 +58,11 @@ _MOVE = (
     "move the card to a wider slot, if there is one",
     "accept it as designed: gpu-topo baseline accept",
 )
+_WIRED = (
+    "look in the machine's manual, or at another one of this kind: the lanes of a module are wired on its board",
+    "accept it as designed: gpu-topo baseline accept",
+)
+_MODULES = ("SXM", "OAM", "Superchip", "APU")  # form factors that no slot is made for
 _RESEAT = (
     "look for the link being retrained or for AER messages: dmesg | grep -iE 'pcieport|AER|link'",
     "drain the node and power-cycle it (a warm reboot does not always retrain a link)",
@@ -276,7 +281,7 @@ def _limited(node: Node, device: Device, card: Link, own: float | None, fewer: b
             if fewer or unfit
             else "none beyond the slot's generation: the machine was built this way"
         ),
-        _LEAVE if fits else _MOVE,
+        _LEAVE if fits else _WIRED if _is_module(target) else _MOVE,
         verify_link(device),
         related=tuple(a for a in (link.port,) if a),
         observed={
@@ -299,6 +304,11 @@ def _of_rate(rate: Rate | None, carried: float | None) -> str:
     if rate.least > carried:
         return ""
     return f"none, unless its ports, which can do {gbs(rate.most)}, run at more than {gbs(carried)}: that is not known"
+
+
+def _is_module(device: Device) -> bool:
+    """Whether a GPU or an accelerator is part of a board, so that nobody can plug it elsewhere."""
+    return device.part is not None and device.part.form_factor.startswith(_MODULES)
 
 
 def _is_compute(device: Device) -> bool:

@@ -25,6 +25,7 @@ _VERIFY = {"xgmi": "rocm-smi --showtopo", "hccs": "npu-smi info -t topo"}
 _BOARDS = (4, 8, 16)  # accelerators that a board or a host carries
 _PLACES = {"xgmi": "rocm-smi --showbus", "hccs": "npu-smi info"}
 _SMALLEST_MESH = 4  # of three, one broken connection looks like a chain that was built so
+_ALIKE = 0.99  # links whose rates differ by less carry the same
 _REMEDY = (
     "look for link errors of the driver: dmesg | grep -iE 'xgmi|ras|hccs'",
     "reset the accelerators together, or power-cycle the node: a link trains at start only",
@@ -35,13 +36,15 @@ _REMEDY = (
 class _Ends(NamedTuple):
     """What one accelerator has: partners, links to all of them together (None: not known), partners whose links are
     inactive. certain: it has no partner of which that is not known; such count here, so that what is not known is no
-    ground for blame."""
+    ground for blame. per_link, per_peer: GB/s of one link, and of all links to one partner, as far as they are told."""
 
     device: Device
     partners: frozenset[str]
     links: int | None
     inactive: frozenset[str]
     certain: bool = True
+    per_link: tuple[float, ...] = ()
+    per_peer: tuple[float, ...] = ()
 
     @property
     def address(self) -> str:
@@ -87,6 +90,7 @@ def _ends(node: Node, links: Sequence[AcceleratorLink]) -> list[_Ends]:
         up = [link for link in mine if link.state != INACTIVE]
         counts = [known(link.links) for link in up]
         total = None if None in counts else sum(count for count in counts if count is not None)
+        rates = [(gbs, known(link.links)) for link in up if (gbs := known(link.gbs)) is not None]
         other = {id(link): link.b if link.a == device.address else link.a for link in mine}
         found.append(
             _Ends(
@@ -95,6 +99,8 @@ def _ends(node: Node, links: Sequence[AcceleratorLink]) -> list[_Ends]:
                 total,
                 frozenset(other[id(link)] for link in mine if link.state == INACTIVE),
                 all(link.state != UNKNOWN_STATE for link in mine),
+                tuple(gbs / count for gbs, count in rates if count),
+                tuple(gbs for gbs, _ in rates),
             )
         )
     return found
@@ -135,7 +141,21 @@ def _among(kind: str, peers: Sequence[_Ends]) -> Iterator[Finding]:
         fewer_links = wanted.links is not None and end.links is not None and end.links < wanted.links
         if end.inactive or fewer_peers or fewer_links or alone:
             missing = sorted(end.inactive | ({o.address for o in group} - end.partners - {end.address}))
-            yield _fewer(kind, end, wanted, missing)
+            yield _fewer(kind, end, wanted, missing, _lost(end, wanted, peers))
+
+
+def _lost(end: _Ends, wanted: _Usual, peers: Sequence[_Ends]) -> float | None:
+    """GB/s per direction of the links that an accelerator lacks; None where what one carries, or how many there should
+    be, is not told."""
+    missing = wanted.links - end.links if wanted.links is not None and end.links is not None else 0
+    rates = {rate for peer in peers for rate in peer.per_link}
+    if missing <= 0:
+        missing = max(len(end.inactive), (wanted.partners or 0) - len(end.partners))
+        rates = {rate for peer in peers for rate in peer.per_peer}
+    each = max(rates, default=0.0)
+    if missing <= 0 or not each or min(rates) < each * _ALIKE:
+        return None
+    return round(missing * each, 2)
 
 
 def _most(numbers: Sequence[int], among: int) -> int | None:
@@ -172,7 +192,7 @@ def _counts(partners: int | None, links: int | None) -> str:
     return " over ".join(parts)
 
 
-def _fewer(kind: str, end: _Ends, usual: _Usual, missing: Sequence[str]) -> Finding:
+def _fewer(kind: str, end: _Ends, usual: _Usual, missing: Sequence[str], lost_gbs: float | None) -> Finding:
     name = _NAMES[kind]
     says = "the others are inactive" if end.inactive else "nearly all its twins have some"
     if any(usual):
@@ -190,6 +210,7 @@ def _fewer(kind: str, end: _Ends, usual: _Usual, missing: Sequence[str]) -> Find
         related=tuple(missing),
         observed={"peers": len(end.partners), "links": end.links},
         expected={"peers": usual.partners, "links": usual.links},
+        lost_gbs=lost_gbs,
     )
 
 

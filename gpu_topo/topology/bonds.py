@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 NOMINAL_GBS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
 # A link that reports less than this share of its generation's rate is a slower kind (GA102 boards: 14.0625 GB/s).
 _SLOWER = 0.9
+# How the catalogue says that boards with a part join their GPUs: all of them by NVSwitches, or the larger ones.
+_ON_SWITCHES, _LARGE_ON_SWITCHES = "nvswitch", "nvswitch (8-gpu) or direct (4-gpu)"
+_LARGEST_DIRECT = 4
 _PREFIX = {"xgmi": "XG", "hccs": "HC", "sio": "HC"}  # SIO joins the two dies of one Ascend package
 
 
@@ -104,7 +107,7 @@ def bonds(node: Node) -> Bonds:
 def switched_links(node: Node, gpu: Gpu) -> tuple[NvLink, ...]:
     """The active NVLinks of a GPU that end at an NVSwitch.
 
-    Where the driver does not name the other end, a machine whose NVSwitches are seen has nothing else it could be.
+    Where the driver does not name the other end, there must be nothing else that it could be.
     """
     links = active_links(gpu) or ()
     if not links:
@@ -112,10 +115,34 @@ def switched_links(node: Node, gpu: Gpu) -> tuple[NvLink, ...]:
     told = tuple(link for link in links if link.remote_kind == "nvswitch")
     if told or any(link.remote_kind != "unknown" for link in links):
         return told
-    # Boards of up to four such GPUs may be wired directly; beyond that the links of a mesh would not suffice.
-    attached = gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower()
-    seen = bool(lookup(node).of(NVSWITCH))
-    return links if seen or (attached and len(node.gpus) > 4) else ()
+    return links if _can_only_be_switched(node, gpu) else ()
+
+
+def built_on_switches(node: Node, gpu: Gpu) -> bool:
+    """Whether boards that carry so many GPUs of exactly this part join them by NVSwitches, all of them."""
+    attach = gpu.part.fabric_attach.lower() if gpu.part is not None else ""
+    return attach == _ON_SWITCHES or (attach == _LARGE_ON_SWITCHES and _is_large(node, gpu))
+
+
+def _can_only_be_switched(node: Node, gpu: Gpu) -> bool:
+    """Whether links of which the other end is not told lead to NVSwitches: those are seen, or known from the part."""
+    part = gpu.part
+    if lookup(node).of(NVSWITCH):
+        return part is None or "bridge" not in part.fabric_attach.lower()
+    if part is None or not built_on_switches(node, gpu):
+        return False
+    if _is_large(node, gpu):
+        return True
+    # Of the parts that boards of four carry too, directly joined, few sources tell; a superchip's rack is another one's
+    # board of four. What registered with a fabric has switches.
+    fabric = known(gpu.fabric)
+    registered = fabric is not None and (known(fabric.state) or "").lower() == "completed"
+    return registered or (part.fabric_confidence == "verified" and not part.c2c)
+
+
+def _is_large(node: Node, gpu: Gpu) -> bool:
+    """Whether there are more GPUs of this part than links join directly."""
+    return sum(other.part == gpu.part for other in node.gpus) > _LARGEST_DIRECT
 
 
 def _sum(gpu: Gpu, links: Sequence[NvLink]) -> float | None:

@@ -6,7 +6,7 @@ BlueField and other DPUs) shows an inner link that is always wide; what the card
 
 from __future__ import annotations
 
-from gpu_topo.model.node import BRIDGE, Device, Gpu, Link, Node
+from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, Link, Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.units import pcie_gbs
 from gpu_topo.topology.lookup import lookup
@@ -40,6 +40,17 @@ def card_links(devices: Mapping[str, Device], device: Device) -> Sequence[Device
     return ends
 
 
+def is_c2c(node: Node, device: Device) -> bool:
+    """Whether a GPU hangs from a chip-to-chip link of its processor (Grace), by its part or by its driver.
+
+    What PCIe shows of it besides means nothing: a narrow link that carries no data.
+    """
+    if device.part is not None and device.part.c2c:
+        return True
+    gpu = lookup(node).gpus.get(device.address) if device.kind in (GPU, ACCELERATOR) else None
+    return gpu is not None and bool(known(gpu.c2c))
+
+
 def gpu_of(node: Node, device: Device) -> Gpu | None:
     """What the driver says of the GPU that a link is for, None for other devices.
 
@@ -60,7 +71,8 @@ def may_idle(gpu: Gpu) -> bool:
 
 
 def carries(node: Node, device: Device) -> float | None:
-    """GB/s per direction of the link above a device under load, None where it is not known (or only guessed)."""
+    """GB/s per direction of the link above a device under load, None where it is not known (or only guessed, or says
+    nothing)."""
     link = device.link
     if link is None or not link.trusted:
         return None
@@ -85,6 +97,8 @@ def card_carries(node: Node, device: Device) -> float | None:
 
 
 def _carries(node: Node, device: Device, link: Link) -> float | None:
+    if is_c2c(node, device):
+        return None
     gpu = gpu_of(node, device)
     if gpu is not None and link.expected_speed_gts is not None and may_idle(gpu):
         return pcie_gbs(link.expected_speed_gts, known(link.width))

@@ -8,6 +8,7 @@ from gpu_topo.model.node import GPU, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.structure import Interconnect
 from gpu_topo.topology.bonds import Bonds, bonds, key
+from gpu_topo.topology.cube_mesh import is_cube_mesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,13 +22,7 @@ PARTIAL = "partial"
 NONE = "none"
 UNKNOWN = "unknown"
 
-# The wiring of an eight-GPU V100 board, links by corners: two quads, each fully joined, and a link to the opposite
-# corner. Source: NVIDIA DGX-1 with Tesla V100 system architecture white paper, and `nvidia-smi topo -m` of such boards.
-_CUBE_MESH = {
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2,
-    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-    (0, 4): 2, (1, 5): 2, (2, 6): 1, (3, 7): 1,
-}  # fmt: skip
+_SMALLEST_MESH = 4  # of three, one broken connection looks like a chain that was built so
 _MOST_STEPS = 20_000  # of the search for a ring: a cube mesh needs a few dozen
 _MOST_LINKS = 18  # of any NVLink GPU so far: a mesh that needs more is a switch
 
@@ -140,7 +135,7 @@ def _islands(addresses: list[str], found: Bonds) -> tuple[tuple[str, ...], ...]:
 
     A connected group is one where every GPU reaches every other directly, or where a ring runs through all of them, as
     it does in a hybrid cube mesh. Anything looser, such as a chain, falls into the largest groups that reach each other
-    directly.
+    directly. So does a mesh with a hole: the two GPUs at its edges do not reach each other at full speed.
     """
     neighbours = _neighbours(addresses, found)
     islands = []
@@ -148,7 +143,7 @@ def _islands(addresses: list[str], found: Bonds) -> tuple[tuple[str, ...], ...]:
     while left:
         group = _connected(min(left, key=sort_key), neighbours, left)
         island = tuple(sorted(group, key=sort_key))
-        if not (_complete(island, found) or _has_ring(island, neighbours)):
+        if not _complete(island, found) and (_has_hole(group, neighbours) or not _has_ring(island, neighbours)):
             island = tuple(sorted(_largest_clique(group, neighbours), key=sort_key))
         islands.append(island)
         left -= set(island)
@@ -162,6 +157,12 @@ def _connected(start: str, neighbours: Mapping[str, set[str]], inside: set[str])
         seen |= new
         waiting.extend(new)
     return seen
+
+
+def _has_hole(group: set[str], neighbours: Mapping[str, set[str]]) -> bool:
+    """Whether half of a group or more reach all others of it: a mesh, of which nobody builds one with a hole."""
+    full = sum(group <= neighbours[a] | {a} for a in group)
+    return len(group) >= _SMALLEST_MESH and full * 2 >= len(group)
 
 
 def _has_ring(island: tuple[str, ...], neighbours: Mapping[str, set[str]]) -> bool:
@@ -231,10 +232,7 @@ def _shape(addresses: list[str], islands: tuple[tuple[str, ...], ...], found: Bo
             if needs_switch(island, found):
                 return NVSWITCH_SHAPE
             return PAIRS if len(island) == 2 and len(addresses) == 2 else FULL_MESH
-        degrees = sorted(sum(a in pair for pair in found) for a in island)
-        if len(island) == 8 and degrees == [4] * 8:
-            return CUBE_MESH
-        return PARTIAL
+        return CUBE_MESH if is_cube_mesh(island, found) else PARTIAL
     if {len(island) for island in islands} == {2} and not bridged(islands, found):
         return PAIRS
     return PARTIAL
@@ -244,28 +242,3 @@ def bridged(islands: Iterable[Sequence[str]], found: Bonds) -> bool:
     """Whether bonds lead from one island to another: such islands are what is left of a larger group, as of a chain."""
     at = {address: number for number, island in enumerate(islands) for address in island}
     return any(at.get(a) != at.get(b) for a, b in found)
-
-
-def in_cube_mesh(gpus: Sequence[str], found: Bonds) -> bool:
-    """Whether these GPUs are joined as some of a hybrid cube mesh are, link by link: what a guest, a container or a job
-    sees of such a board. Its quads are joined by one link here and by two there."""
-
-    def fits(corners: tuple[int, ...]) -> bool:
-        if len(corners) == len(gpus):
-            return True
-        new = gpus[len(corners)]
-        for corner in range(8):
-            if corner not in corners and all(
-                _links_of(found, new, gpu) == _CUBE_MESH.get((min(corner, other), max(corner, other)), 0)
-                for gpu, other in zip(gpus, corners)  # noqa: B905 - those placed so far
-            ):
-                if fits((*corners, corner)):
-                    return True
-        return False
-
-    return len(gpus) <= 8 and fits(())
-
-
-def _links_of(found: Bonds, a: str, b: str) -> int | None:
-    bond = found.get(key(a, b))
-    return bond.links if bond is not None else 0
