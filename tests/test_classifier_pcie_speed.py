@@ -62,7 +62,7 @@ def judged(loads: Sequence[Load], ids: Ids = UNLISTED) -> tuple[str | None, str 
 @pytest.mark.parametrize(
     ("loads", "finding", "question"),
     [
-        # utilisation above zero in two samples: degraded, whatever the P-state
+        # utilisation above zero in two samples: degraded, but for P-states that only an idle GPU takes
         ([(0, 97), (0, 95)], "warning", None),
         ([(2, 1), (2, 1)], "warning", None),
         ([(None, 50), (None, 50)], "warning", None),
@@ -72,6 +72,7 @@ def judged(loads: Sequence[Load], ids: Ids = UNLISTED) -> tuple[str | None, str 
         ([(2, 30)], "info", None),
         # P5 to P15 or zero utilisation: idle
         ([(8, 0)], None, None),
+        ([(8, 3), (8, 4)], None, None),
         ([(5, None)], None, None),
         ([(15, None)], None, None),
         ([(0, 0)], None, None),
