@@ -30,6 +30,7 @@ from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.pci import Aer, Function, LinkEnd
 from gpu_topo.model.reading import MALFORMED, NOT_RECORDED, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.vendors import AMD, AMD_PROCESSORS
 from gpu_topo.source import ABSENT as NOT_THERE
 from gpu_topo.source import Dir, LiveDir, Refusal, Source
 
@@ -43,8 +44,7 @@ _LOOKS = 16  # functions from one look at the clock to the next
 _ADDRESS_CHARACTERS = "0123456789abcdefABCDEF:."
 _ACTIVE = b"active\n"
 SUSPENDED, D3COLD = "suspended", "D3cold"
-_AMD = 0x1002
-_AMD_BRIDGES = (_AMD, 0x1022)
+_AMD_BRIDGES = (AMD, AMD_PROCESSORS)
 
 
 def collect(source: Source, context: Context) -> Facts:
@@ -245,7 +245,7 @@ class _Scan:
             answers = ASLEEP_READING
         elif answers is False:
             link = LOST_LINK
-        if link is not None and identity.is_computing and identity.ids[0] == _AMD and answers:
+        if link is not None and identity.is_computing and identity.ids[0] == AMD and answers:
             self._load(folder, name, identity, link, place)
         hidden = config if isinstance(config, Unknown) else None  # why the registers are not known
         said = config if isinstance(config, Registers) else Registers(True)
@@ -313,7 +313,7 @@ class _Scan:
     def _ask_load(self, folder: Dir, name: str, model: int | None) -> None:
         percent = text(folder.read("gpu_busy_percent"))
         if percent is not None and percent.isdecimal() and int(percent) <= 100:
-            self.loads.append(DriverGpu(name, utilization=int(percent), vendor_id=_AMD, device_id=model))
+            self.loads.append(DriverGpu(name, utilization=int(percent), vendor_id=AMD, device_id=model))
 
     def ask_twins(self) -> None:
         """The load of AMD GPUs at full speed, where one of the same model is slower: busy twins tell what it could do.

@@ -14,13 +14,13 @@ from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.pci import Function, LinkEnd
 from gpu_topo.model.reading import NO_DATA, Reading, Unknown
+from gpu_topo.model.vendors import AMD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 KIND = "amd-smi"
-AMD = 0x1002
 
 _GPU = re.compile(r"GPU: ?(\d{1,3})\s{0,40}\Z")
 _OTHER = re.compile(r"(?:CPU|CORE|NIC|SWITCH): ?\d{1,4}\s{0,40}\Z")

@@ -21,13 +21,13 @@ from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.address import sort_key
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu
+from gpu_topo.model.vendors import AMD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KIND = "amd-smi topology"
-AMD = 0x1002
 
 _TITLE = re.compile(r"([A-Z][A-Z -]{2,30}):\s{0,20}\Z")
 _MATRICES = {

@@ -9,9 +9,9 @@ from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu
+from gpu_topo.model.vendors import HUAWEI
 
 KIND = "npu-smi info"
-HUAWEI = 0x19E5
 
 PREFIX = "#>| \t"  # of quoted and commented pastes, and the bar with which the lines of the table begin
 _TITLE = re.compile(r"npu-smi\s{1,4}v?\d\S{0,40}\s{1,80}Version:")

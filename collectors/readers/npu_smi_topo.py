@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from gpu_topo.collectors.readers.npu_smi import HUAWEI, PREFIX
+from gpu_topo.collectors.readers.npu_smi import PREFIX
 from gpu_topo.collectors.readers.reader import Reader
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import ACTIVE, UNKNOWN_STATE, AcceleratorLink, DriverGpu, Peer
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
+from gpu_topo.model.vendors import HUAWEI
 
 KIND = "npu-smi info -t topo"
 

@@ -15,13 +15,13 @@ from gpu_topo.model.address import normalise, slot_of
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.reading import NO_DATA, Reading, Unknown
+from gpu_topo.model.vendors import AMD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KIND = "rocm-smi"
-AMD = 0x1002
 
 _TITLE = re.compile(r"={4,200} {0,4}([A-Za-z][A-Za-z0-9 ]{0,60}?) {0,4}={4,200}\Z")
 _BANNER = "ROCm System Management Interface"

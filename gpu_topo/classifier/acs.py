@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.links import AMD, called, many
+from gpu_topo.classifier.links import called, many
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CAUSE_ASLEEP,
@@ -22,6 +22,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Node
 from gpu_topo.model.pci import ACS_REDIRECTS
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, Unknown, known
+from gpu_topo.model.vendors import AMD_PROCESSORS, INTEL
 from gpu_topo.topology.bonds import bonds
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.tree import common_steps, root_bus
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ACS = "acs-blocks-p2p"
-INTEL = 0x8086
 _RDMA_DRIVERS = frozenset({"mlx4_core", "mlx5_core"})  # every card that these drive does RDMA
+_X86_MAKERS = (INTEL, AMD_PROCESSORS)
 _X86 = frozenset({"x86_64", "x86", "i386", "i686", "amd64"})
 _REMEDY = (
     "switch ACS off in the board's firmware settings, where it has such an option",
@@ -133,7 +134,9 @@ def _is_x86(node: Node) -> bool:
     arch = known(node.platform.arch)
     if arch is not None:
         return arch.lower() in _X86
-    return any(d.function.parent is None and d.function.vendor_id in (INTEL, AMD) for d in lookup(node).of(BRIDGE))
+    return any(
+        d.function.parent is None and d.function.vendor_id in _X86_MAKERS for d in lookup(node).of(BRIDGE)
+    )
 
 
 def _bridges_between(node: Node, peers: list[Device]) -> dict[str, set[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.classifier.gpus import NVIDIA, PASSED
+from gpu_topo.classifier.gpus import PASSED
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.facts import DENIED, OK, PARTIAL
@@ -23,6 +23,7 @@ from gpu_topo.model.gpu import DriverState
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import GPU, Device, Gpu, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.vendors import AMD, NVIDIA
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 GPU_LOST = "gpu-lost"
 UNRESPONSIVE = "gpu-driver-unresponsive"
 MISSING = "gpu-driver-missing"
-AMD = 0x1002
 
 # The drivers that make a GPU usable for compute, by vendor.
 _DRIVERS = {NVIDIA: frozenset({"nvidia"}), AMD: frozenset({"amdgpu", "radeon"})}

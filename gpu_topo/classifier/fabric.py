@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_topo.catalogue import gpu_ids_by_name, nvswitches_per_baseboard
 from gpu_topo.catalogue.words import model_in
-from gpu_topo.classifier.gpus import NVIDIA, PASSED, is_sxm, nvidia_gpus, why_not
+from gpu_topo.classifier.gpus import PASSED, is_sxm, nvidia_gpus, why_not
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.model.finding import (
     CATALOGUE,
@@ -23,6 +23,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
+from gpu_topo.model.vendors import NVIDIA
 from gpu_topo.topology.bonds import built_on_switches
 from gpu_topo.topology.lookup import lookup
 

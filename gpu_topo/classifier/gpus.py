@@ -10,6 +10,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import Gpu, Node
 from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.vendors import NVIDIA
 from gpu_topo.topology.bonds import built_on_switches
 from gpu_topo.topology.interconnect import on_switches
 
@@ -17,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NVIDIA = 0x10DE
 PASSED = frozenset({"vfio-pci", "pci-stub"})  # drivers that keep a device for a guest
 UNKNOWN_MODEL = "?"
 NOT_TOLD = ("NVLink state is not recorded: nvidia-smi nvlink -s would tell", CAUSE_NOT_RECORDED)

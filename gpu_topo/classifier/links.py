@@ -21,6 +21,7 @@ from gpu_topo.model.pci import DOWNSTREAM_PORT, ROOT_PORT, UPSTREAM_PORT
 from gpu_topo.model.reading import ASLEEP, DENIED, LOST, NO_DATA, NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link
+from gpu_topo.model.vendors import AMD_PROCESSORS
 from gpu_topo.topology.capacity import is_c2c, is_inner
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.roles import FABRIC, MANAGEMENT, role
@@ -30,7 +31,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-AMD = 0x1022
 NVME_CLASS = 0x0108
 MATTERS = frozenset({GPU, ACCELERATOR, NIC, STORAGE, NVSWITCH})
 
@@ -92,7 +92,7 @@ def is_chipset(device: Device) -> bool:
     part = device.part
     if part is not None:
         return not part.switch_chip and not part.internal_bridge
-    return device.function.vendor_id == AMD
+    return device.function.vendor_id == AMD_PROCESSORS
 
 
 def served(node: Node, device: Device) -> Device:

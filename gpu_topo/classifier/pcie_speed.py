@@ -34,6 +34,7 @@ from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, Device, Gpu, LinkSampl
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.units import describe_link, pcie_gbs
+from gpu_topo.model.vendors import AMD, NVIDIA
 from gpu_topo.topology.capacity import gpu_of
 from gpu_topo.topology.lookup import lookup
 
@@ -46,7 +47,6 @@ SPEED = "pcie-speed-degraded"
 _IDLE_FROM = 5  # P5 and higher numbers: P-states that only an idle GPU takes
 _BUSY_TO = 2  # P0 to P2: full clocks
 _FEWEST_TWINS = 3  # at full speed, for each idle GPU that is not, make that one odd
-_NVIDIA, _AMD = 0x10DE, 0x1002
 _REMEDY = (
     "look for errors that made the link fall back: gpu-topo rules pcie-errors, dmesg | grep -iE 'AER|pcieport'",
     "check the board's firmware settings for a forced link generation, and the port's target speed (LnkCtl2)",
@@ -59,10 +59,10 @@ def _look(device: Device, gpu: Gpu) -> str:
     """How to see the load of a GPU and the speed of its link, at `device`, together."""
     vendor = gpu.vendor_id
     speed = f"/sys/bus/pci/devices/{device.address}/current_link_speed"
-    if vendor == _AMD:
+    if vendor == AMD:
         # Documented in the kernel's guide to amdgpu (driver thermal and power management).
         how = f"grep . /sys/bus/pci/devices/{gpu.address}/gpu_busy_percent {speed}"
-    elif vendor in (_NVIDIA, None):
+    elif vendor in (NVIDIA, None):
         how = (
             "gpu-topo inspect --samples 5, or nvidia-smi --query-gpu=pci.bus_id,pstate,utilization.gpu,"
             "pcie.link.gen.current,pcie.link.width.current --format=csv -l 1"
@@ -108,7 +108,7 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             yield _finding(node, device, speed, _Verdict(WARNING), None, policy)
             continue
         samples = _samples(gpu, past)
-        if gpu.vendor_id == _AMD:  # its load is only read while its card's link is slow, so it belongs to such a speed
+        if gpu.vendor_id == AMD:  # its load is only read while its card's link is slow, so it belongs to such a speed
             samples = tuple([s._replace(speed_gts=speed) if s.speed_gts is None else s for s in samples])
         seen = [s.speed_gts for s in samples if s.speed_gts is not None and device.address == gpu.address]
         if seen and max(seen) >= link.expected_speed_gts:

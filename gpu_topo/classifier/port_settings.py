@@ -18,6 +18,7 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import DENIED, Unknown, known
+from gpu_topo.model.vendors import NVIDIA
 from gpu_topo.topology.adapters import fabric
 from gpu_topo.topology.counted import accelerators
 from gpu_topo.topology.ports import netdev_of
@@ -35,7 +36,6 @@ GPUDIRECT = "gpudirect-missing"
 _FULL_MTU = 4096
 _INTERFACE_FOR_FULL_MTU = 4200
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
-_NVIDIA = 0x10DE
 
 
 def judge_firmware(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
@@ -104,7 +104,7 @@ def judge_mtu(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
 
 def judge_gpudirect(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """gpudirect-missing."""
-    gpus = [d for d in accelerators(node) if d.function.vendor_id == _NVIDIA]
+    gpus = [d for d in accelerators(node) if d.function.vendor_id == NVIDIA]
     adapters = [nic for nic in fabric(node, policy.roles) if nic.ports]
     if not gpus or not adapters:
         return
