@@ -134,9 +134,7 @@ def _is_x86(node: Node) -> bool:
     arch = known(node.platform.arch)
     if arch is not None:
         return arch.lower() in _X86
-    return any(
-        d.function.parent is None and d.function.vendor_id in _X86_MAKERS for d in lookup(node).of(BRIDGE)
-    )
+    return any(d.function.parent is None and d.function.vendor_id in _X86_MAKERS for d in lookup(node).of(BRIDGE))
 
 
 def _bridges_between(node: Node, peers: list[Device]) -> dict[str, set[str]]:
