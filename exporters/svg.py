@@ -280,7 +280,7 @@ class _Drawing:
             x, y = side, y - 12
         self.canvas.line(f"nvl {bad}", x, y, x, top, 3)
         if totals.active is not None:
-            count = f"{totals.active} of {totals.total}" if bad else str(totals.active)
+            count = f"{totals.active} of {totals.total}" if bad and totals.total else str(totals.active)
             self.canvas.text(x + 6, top - 4, count, bad or "dim")
 
     def band(self, shape: str, group: Sequence[str], switches: int) -> str:

@@ -93,6 +93,8 @@ def _place(node: Node, subject: str, code: str) -> tuple[str | None, str]:
     gpu = next((gpu for gpu in node.gpus if gpu.address == subject), None)
     if gpu and code.startswith(("nvlink", "fabric")):
         totals = nvlink_totals(gpu)
+        if totals.total is None and totals.active == 0:
+            return subject, "NVLink: none active"
         if totals.total:
             carried = f", {gbs(totals.gbs)} GB/s" if totals.gbs is not None else ""
             if totals.active is None:

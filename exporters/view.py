@@ -33,6 +33,8 @@ def nvlink_totals(gpu: Gpu) -> NvlinkTotals:
     links = known(gpu.nvlinks)
     if links is None:
         return NvlinkTotals()
+    if not links and gpu.part is not None and gpu.part.fabric == "nvlink":
+        return NvlinkTotals(None, 0, None, 0.0)  # the driver says that none is up, and not how many there are
     version = nvlink_version(gpu)
     if links and all(link.state == UNKNOWN_STATE for link in links):
         return NvlinkTotals(len(links), None, version, None)

@@ -239,6 +239,8 @@ def headline(report: Report) -> str:
         more = f", and {len(serious) - 1} more" if len(serious) > 1 else ""
         return clean(f"{told(worst, names(report.node))}{more}")
     if report.verdict == "unknown":
+        if not any(d.kind in (GPU, ACCELERATOR) and not d.integrated for d in report.node.devices.values()):
+            return f"whether there is a GPU or accelerator the recording does not tell ({devices})"
         return f"no link of an accelerator could be judged ({devices})"
     return fits(report, 1000).partition(": ")[2]
 

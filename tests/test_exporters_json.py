@@ -51,6 +51,15 @@ def test_a_nearest_adapter_that_is_not_known_is_null() -> None:
     assert all(parsed(build.report(build.eight_gpus()))["placement"][0][what] for what in ("nics", "storage"))
 
 
+@pytest.mark.parametrize(("part", "total"), [(build.H100, None), (Part("L40S", fabric="none"), 0), (None, 0)])
+def test_a_list_without_nvlinks(part: Part | None, total: int | None) -> None:
+    """Of a GPU that has NVLinks, "all links are inactive" does not tell how many there are: none is up of a number that
+    is not known. Of one that has none they are none."""
+    gpu = Gpu("0000:01:00.0", nvlinks=(), part=part)
+    (row,) = parsed(build.report(build.node([build.device("0000:01:00.0", GPU)], gpus=(gpu,))))["gpus"]
+    assert (row["nvlink"]["links_total"], row["nvlink"]["links_active"], row["nvlink"]["gbs"]) == (total, 0, 0)
+
+
 def test_peer_to_peer_of_a_pair() -> None:
     """A path tells what the driver says of peer-to-peer, whichever GPU comes first, and null where it says nothing."""
     node = build.eight_gpus()
