@@ -36,8 +36,8 @@ def render(report: Report) -> str:
 
 
 def pieces(report: Report) -> Iterator[str]:
-    """The same in pieces, for who writes it: of a large machine it is megabytes, and a page of new memory costs as much
-    as writing five rows."""
+    """The same in pieces, for whoever writes it: of a large machine it is megabytes, and a page of new memory costs as
+    much as writing five rows."""
     node = report.node
     joined = interconnect(node)
     placed = placement(node, report.role_overrides)

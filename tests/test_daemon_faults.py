@@ -258,7 +258,7 @@ for _ in range(rounds):
         save_for_ever(folder, mouth)
     os.close(mouth)
     os.read(ears, 8)  # it is under way
-    time.sleep(chance.random() * 0.02)
+    time.sleep(chance.random() * 0.02)  # a moment that nobody chose is what this is about
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     told = b""

@@ -55,7 +55,7 @@ def _verdict(made: Dashboard) -> Dashboard:
         .with_panel(
             number(
                 "Last scan",
-                "How long ago the last scan finished. Old news are no news.",
+                "How long ago the last scan finished. Old news is no news.",
                 f"time() - max(gputopo_last_scan_timestamp_seconds{{{NODE}}})",
                 unit="s",
                 steps=((None, GREEN), (60, ORANGE), (300, RED)),

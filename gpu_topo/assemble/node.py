@@ -85,7 +85,7 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
 
 
 def named(node: Node, names: Names) -> Node:
-    """The node with names for the parts that assemble leaves alone, for who wants to see every function."""
+    """The node with names for the parts that assemble leaves alone, for those who want to see every function."""
     unnamed = {
         address: ids
         for address, device in node.devices.items()

@@ -156,7 +156,7 @@ class Hgx:
 
     @staticmethod
     def _put(path: Path, text: str) -> None:
-        """As an attribute of /sys changes: the same file has another content, also for who has it open."""
+        """As an attribute of /sys changes: the same file has another content, also for those who have it open."""
         path.parent.mkdir(parents=True, exist_ok=True)
         Hgx._write(path, f"{text}\n".encode())
 
