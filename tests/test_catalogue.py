@@ -137,6 +137,39 @@ def test_model_names_are_matched_whole(model: str, name: str) -> None:
     assert part.name == name
 
 
+@pytest.mark.parametrize(
+    ("model", "links", "c2c"),
+    [
+        ("NVIDIA B200", 18, False),
+        ("HGX GB200", 18, True),
+        ("NVIDIA GB300", 18, True),
+        ("NVIDIA GB10", 0, True),
+        ("NVIDIA H100 64GB HBM2", 18, False),
+        ("NVIDIA H100", 18, False),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 0, False),
+        ("A2 / A16", 0, False),
+        ("A30 PCIe", 4, False),
+        ("Instinct MI250X/MI250", 8, False),
+        ("Habana Labs Ltd. Gaudi2 AI Training Accelerator", 24, False),
+    ],
+)
+def test_names_of_drivers_and_of_pci_ids(model: str, links: int, c2c: bool) -> None:
+    """What nvidia-smi and lspci print for a part that the tables call otherwise."""
+    part = catalogue.gpu_part_by_name(model)
+    assert part is not None
+    assert (part.fabric_links, part.c2c) == (links, c2c)
+
+
+@pytest.mark.parametrize("table", ["gpu_names.csv", "nic_names.csv", "bridge_names.csv"])
+def test_names_lead_to_listed_parts(table: str) -> None:
+    """Every further name is that of a part in the table of its kind."""
+    of = {"gpu_names.csv": "gpus.csv", "nic_names.csv": "nics.csv", "bridge_names.csv": "bridges.csv"}[table]
+    with (FOLDER / of).open(newline="", encoding="utf-8") as file:
+        listed = {(row["vendor"], row["device"]) for row in csv.DictReader(file)}
+    with (FOLDER / table).open(newline="", encoding="utf-8") as file:
+        assert {(row["vendor"], row["device"]) for row in csv.DictReader(file)} <= listed
+
+
 def test_an_ambiguous_name_keeps_what_its_parts_share() -> None:
     """GH200 480GB is two parts: both are superchips with 18 links, their PCIe figures differ and are dropped."""
     part = catalogue.gpu_part_by_name("NVIDIA GH200 480GB")
@@ -210,7 +243,7 @@ def test_psids() -> None:
 )
 def test_nvswitches_of_a_node(device: int, gpus: int, nvswitches: int | None) -> None:
     """How many NVSwitches a node has on PCI follows from model and number of its GPUs, where a board is known."""
-    assert catalogue.nvswitches_per_baseboard(NVIDIA, device, gpus) == nvswitches
+    assert catalogue.nvswitches_per_baseboard([(NVIDIA, device)], gpus) == nvswitches
 
 
 def test_what_joins_the_gpus_of_a_board() -> None:

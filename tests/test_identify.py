@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_topo.assemble.identify import hypervisor_of_functions, identify
-from gpu_topo.collectors.readers import lspci
+from gpu_topo.assemble.hypervisor import hypervisor_of_functions
+from gpu_topo.assemble.identify import identify
+from gpu_topo.collectors.readers import lspci, lspci_names
 from gpu_topo.model.node import Part
-from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function
+from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function, LinkEnd
 
-NVIDIA, AMD, INTEL, MELLANOX, BROADCOM = 0x10DE, 0x1002, 0x8086, 0x15B3, 0x1000
+NVIDIA, AMD, INTEL, MELLANOX, BROADCOM, HABANA = 0x10DE, 0x1002, 0x8086, 0x15B3, 0x1000, 0x1DA3
 
 
 def function(vendor: int | None, device: int | None, class_code: int | None, **more: object) -> Function:
@@ -178,6 +179,13 @@ def test_words_identify(vendor: int | None, name: str, class_code: int | None, k
         (0x1022, "Advanced Micro Devices, Inc. [AMD] Matisse Switch Upstream", False, False),
         (0x1022, "Advanced Micro Devices, Inc. [AMD] Zeppelin Switch Upstream (PCIE SW.US)", False, False),
         (INTEL, "Intel Corporation C610/X99 series chipset PCI Express Root Port #1", False, False),
+        (0x1022, "Advanced Micro Devices, Inc. [AMD] Vega 10 PCIe Bridge", False, True),
+        (0x1022, "Advanced Micro Devices, Inc. [AMD] 600 Series Chipset PCIe Switch Upstream Port", False, False),
+        (0x1022, "Advanced Micro Devices, Inc. [AMD] 900 Series Chipset PCIe Switch Upstream Port", False, False),
+        (0x1DD8, "Pensando Systems DSC Capri Upstream Port", False, True),
+        (0x1B21, "ASMedia Technology Inc. ASM4242 PCIe Switch Upstream Port", False, False),
+        (0x1B21, "ASMedia Technology Inc. ASM9999 USB4 Upstream Port", False, False),
+        (0x11F8, "PMC-Sierra Inc. PM8536 PFX 96xG3 PCIe Fanout Switch", True, False),
     ],
 )
 def test_bridges_by_name(vendor: int, name: str, switch: bool, internal: bool) -> None:
@@ -213,12 +221,99 @@ def test_a_class_alone_identifies(class_code: int, kind: str) -> None:
 def test_ids_without_a_class_identify_listed_parts(vendor: int, device: int, kind: str) -> None:
     """Where a recording holds ids and no class, exact parts are still known."""
     assert identify(function(vendor, device, None)).kind == kind
-    assert identify(function(vendor, 0x0001, None)).kind == "other"
+    if vendor != HABANA:  # which builds nothing else
+        assert identify(function(vendor, 0x0001, None)).kind == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA Corporation GB100 [B200]", "gpu"),
+        ("NVIDIA Corporation GB100 [HGX GB200]", "gpu"),
+        ("NVIDIA Corporation GA107GL [A2 / A16]", "gpu"),
+        ("NVIDIA Corporation GA106M [GeForce RTX 3060 Mobile / Max-Q]", "gpu"),
+        ("NVIDIA Corporation TU117GL", "gpu"),
+        ("NVIDIA Corporation GR102", "gpu"),
+        ("Advanced Micro Devices, Inc. [AMD/ATI] Navi 48 [Radeon RX 9070/9070 XT/9070 GRE]", "gpu"),
+        ("Advanced Micro Devices, Inc. [AMD/ATI] Aqua Vanjaram [Instinct MI300X]", "gpu"),
+        ("Intel Corporation DG2 [Arc A770]", "gpu"),
+        ("Intel Corporation ATS-M [Data Center GPU Flex 170V]", "gpu"),
+        ("Habana Labs Ltd. HL-325 AI Training Accelerator [Gaudi3]", "accelerator"),
+        ("Huawei Technologies Co., Ltd. Ascend 910 AI processor", "accelerator"),
+        ("Groq TSP [GroqChip]", "accelerator"),
+        ("NVIDIA Corporation GH100 [H100 NVSwitch]", "nvswitch"),
+        # what stands beside them
+        ("NVIDIA Corporation AD102 High Definition Audio Controller", "other"),
+        ("NVIDIA Corporation TU104 USB Type-C UCSI Controller", "other"),
+        ("NVIDIA Corporation C51 Host Bridge", "other"),
+        ("NVIDIA Corporation THOR Processor PCI Express Root Port", "other"),
+        ("Advanced Micro Devices, Inc. [AMD/ATI] Navi 21/23 HDMI/DP Audio Controller", "other"),
+        ("Advanced Micro Devices, Inc. [AMD/ATI] Navi 21 USB", "other"),
+        ("Advanced Micro Devices, Inc. [AMD/ATI] ES1000", "other"),
+        ("Intel Corporation DG2 Audio Controller", "other"),
+        ("Intel Corporation Ice Lake Memory Map/VT-d", "other"),
+        ("ASPEED Technology, Inc. ASPEED Graphics Family", "other"),
+        # networks and drives
+        ("Broadcom Inc. and subsidiaries BCM57608 25Gb/50Gb/100Gb/200Gb/400Gb Ethernet", "nic"),
+        ("AMD Pensando Systems DSC Ethernet Controller", "nic"),
+        ("Intel Corporation Ethernet Controller E810-C for QSFP", "nic"),
+        ("Chelsio Communications Inc T62100-LP-CR Unified Wire Ethernet Controller", "nic"),
+        ("Amazon.com, Inc. Elastic Fabric Adapter (EFA)", "nic"),
+        ("Google, Inc. Compute Engine Virtual Ethernet [gVNIC]", "nic"),
+        ("Mellanox Technologies MT43244 BlueField-3 SoC Management Interface", "other"),
+        ("Samsung Electronics Co Ltd NVMe SSD Controller PM9A1/PM9A3/980PRO", "storage"),
+        ("Intel Corporation C620 Series Chipset Family SATA Controller [AHCI mode]", "storage"),
+        ("Broadcom / LSI PCIe Switch management endpoint", "other"),
+    ],
+)
+def test_names_without_a_class(name: str, kind: str) -> None:
+    """A drawing (lspci -tv) has names and no classes: the words that pci.ids uses tell the kind."""
+    assert identify(function(lspci_names.vendor_of(name), None, None, name=name)).kind == kind
+
+
+def test_an_id_without_a_class_is_completed_by_its_name() -> None:
+    """lspci -tvnn: the catalogue does not list the id, and the name beside it tells."""
+    name = "NVIDIA Corporation GA106M [GeForce RTX 3060 Mobile / Max-Q]"
+    assert identify(function(NVIDIA, 0x2520, None, name=name)).kind == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("0000:c4:00.0", "Advanced Micro Devices, Inc. [AMD/ATI] Raphael"),
+        ("0000:00:02.0", "Intel Corporation RocketLake-S GT1 [UHD Graphics 750]"),
+    ],
+)
+@pytest.mark.parametrize("class_code", [None, 0x030000])
+def test_integrated_graphics_by_name(address: str, name: str, class_code: int | None) -> None:
+    """Without ids too, graphics inside a processor have no link of their own."""
+    found = identify(Function(address, lspci_names.vendor_of(name), None, class_code, name=name))
+    assert (found.kind, found.integrated) == ("gpu", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "gbps"),
+    [
+        ("Intel Corporation Ethernet Controller E810-C for QSFP", 100),
+        ("Broadcom Inc. and subsidiaries BCM57508 NetXtreme-E 10Gb/25Gb/40Gb/50Gb/100Gb/200Gb Ethernet", 200),
+        ("Mellanox Technologies MT43244 BlueField-3 integrated ConnectX-7 network controller", 400),
+        ("Amazon.com, Inc. Elastic Fabric Adapter (EFA)", None),  # the parts of this name differ
+    ],
+)
+def test_adapters_by_the_names_of_pci_ids(name: str, gbps: float | None) -> None:
+    """lspci -vvv without numbers: pci.ids calls adapters otherwise than the catalogue does."""
+    part = identify(function(lspci_names.vendor_of(name), None, 0x020000, name=name)).part
+    assert part is not None
+    assert part.port_max_gbps == gbps
 
 
 HOST = Function("0000:00:00.0", INTEL, 0x09A2, 0x060000)
 Q35 = Function("0000:00:00.0", INTEL, 0x29C0, 0x060000)
 VIRTIO = Function("0000:01:00.0", 0x1AF4, 0x1041, 0x020000)
+NATOMA = Function("0000:00:00.0", INTEL, 0x1237, 0x060000)
+PORT = Function("0000:64:01.0", INTEL, 0x347A, 0x060400, bridge=True)
+ENA = Function("0000:00:05.0", 0x1D0F, 0xEC20, 0x020000)
+EBS = Function("0000:00:04.0", 0x1D0F, 0x8061, 0x010802)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +332,16 @@ VIRTIO = Function("0000:01:00.0", 0x1AF4, 0x1041, 0x020000)
         ((Function("0000:00:08.0", 0x1414, 0x5353, 0x030000),), "Hyper-V"),
         ((Function("0000:00:03.0", 0x5853, 0x0001, 0xFF8000),), "Xen"),
         ((HOST, Function("0000:00:05.0", 0x1D0F, 0xEFA0, 0x020000)), None),  # Amazon's metal instances have it too
+        ((HOST, PORT, ENA, EBS), None),
+        ((ENA, EBS), None),  # a few lines of a longer listing
+        ((NATOMA, ENA), "Amazon Nitro"),
+        ((NATOMA._replace(device_id=None, name="Intel Corporation 440FX - 82441FX PMC [Natoma]"), EBS), "Amazon Nitro"),
+        ((Function("0000:00:00.0", 0x1D0F, 0x0200, 0x060000), ENA), "Amazon Nitro"),  # Graviton
+        ((Q35, Function("0000:00:03.0", 0x1AE0, 0x0042, 0x020000)), "KVM"),  # Google
+        ((NATOMA, Function("0000:00:1e.0", NVIDIA, 0x2237, 0x030200)), "KVM"),
+        ((NATOMA, Function("0000:00:04.0", 0x144D, 0xA80A, 0x010802)), "KVM"),
+        ((NATOMA, Function("0000:00:04.0", 0x144D, 0xA80A, 0x020000, link=LinkEnd(16.0, 4))), "KVM"),
+        ((NATOMA, Function("0000:00:02.0", 0x5333, 0x8811, 0x030000)), None),  # a machine of 1996
     ],
 )
 def test_hypervisors_show_by_their_devices(functions: tuple[Function, ...], hypervisor: str | None) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+from gpu_topo.assemble import assemble
+from gpu_topo.classifier import verdict
 from gpu_topo.classifier.inventory import judge_drift, judge_short
+from gpu_topo.collectors.readers import lspci_tree
 from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import ACCELERATOR, Node, Part
+from gpu_topo.model.host import Port
+from gpu_topo.model.node import ACCELERATOR, NIC, Node, Part
 from gpu_topo.topology.baseline import document
 from tests.build import device, eight_gpus, node
 
@@ -36,6 +40,34 @@ def test_enough_or_more_is_silent() -> None:
     assert short(eight_gpus(), {"gpus": 8, "nics": 8, "nvswitches": 4, "storage": 4}) == []
     assert short(eight_gpus(), {"gpus": 4}) == []
     assert short(eight_gpus(), {}) == []
+
+
+def with_managers(machine: Node) -> Node:
+    """The machine with four ConnectX-7 that manage its NVSwitches."""
+    managers = [device(f"0000:0{n}:00.0", NIC, "ConnectX-7") for n in range(1, 5)]
+    ports = [
+        Port(f"mlx5_{n}", 1, d.address, link_layer="InfiniBand", transport="infiniband", state="DOWN", management=True)
+        for n, d in enumerate(managers, 20)
+    ]
+    devices = {**{d.address: d for d in managers}, **machine.devices}
+    return machine._replace(devices=devices, ports=(*machine.ports, *ports))
+
+
+def test_nics_that_manage_nvswitches_do_not_make_up_for_a_missing_one() -> None:
+    """They are not what somebody declares. A baseline holds what is on the bus, so that it does not matter whether
+    they were recognised when it was saved."""
+    whole = with_managers(eight_gpus())
+    lost = str(whole.ports[0].address)
+    short_of_one = whole._replace(devices={a: d for a, d in whole.devices.items() if a != lost}, ports=whole.ports[1:])
+    assert short(whole, {"nics": 8}) == []
+    (found,) = short(short_of_one, {"nics": 8})
+    assert isinstance(found, Finding)
+    assert (found.severity, found.observed, found.summary) == ("critical", {"nics": 7}, "7 NICs instead of 8")
+    unknown = whole._replace(ports=tuple(port._replace(management=False) for port in whole.ports))
+    assert short(whole, {}, saved(unknown)) == short(unknown, {}, saved(whole)) == []
+    (found,) = short(short_of_one, {}, saved(unknown))
+    assert isinstance(found, Finding)
+    assert found.observed == {"nics": 11}
 
 
 def test_several_kinds_are_one_finding() -> None:
@@ -79,6 +111,50 @@ def test_a_recording_without_inventory_is_unassessed() -> None:
     """ibstat alone does not say that there are no GPUs."""
     (told,) = short(node(), {"gpus": 8})
     assert isinstance(told, Unassessed)
+
+
+NOT_TOLD = "NVIDIA Corporation Device 31c4"
+
+
+def drawing(*endpoints: str) -> Node:
+    """What lspci -tv shows of endpoints below root ports, by their names."""
+    lines = "".join(f"           +-{n:02x}.0-[{n + 16:02x}]----00.0  {name}\n" for n, name in enumerate(endpoints, 1))
+    return assemble(lspci_tree.read(f"-[0000:00]-+-00.0  Intel Corporation Device 09a2\n{lines}".split("\n"), "test"))
+
+
+def test_what_may_be_a_gpu_is_an_open_question() -> None:
+    """A drawing with a number that no list has: nobody can say that the machine has no GPU."""
+    machine = drawing(NOT_TOLD, NOT_TOLD, "Mellanox Technologies MT2910 Family [ConnectX-7]")
+    (told,) = short(machine, {})
+    assert isinstance(told, Unassessed)
+    assert "may be GPUs" in told.reason
+    assert verdict(machine, (), (told,)) == "unknown"
+    assert short(machine, {"gpus": 2}) == [told]  # they may be the two
+    assert [type(one) for one in short(machine, {"gpus": 3})] == [Unassessed, Finding]
+
+
+def test_a_drawing_without_names_tells_nothing() -> None:
+    """lspci -t has places and nothing else."""
+    machine = assemble(lspci_tree.read(["-[0000:00]-+-00.0", "           \\-01.0-[01]----00.0"], "test"))
+    assert verdict(machine, (), ()) == "unknown"
+    assert len(short(machine, {})) == 1
+
+
+def test_an_unlisted_number_is_open_only_where_no_gpu_is_told() -> None:
+    """Of vendors that build other things too, only a machine without any GPU leaves the question."""
+    stranger = "Intel Corporation Device 0fff"
+    assert verdict(drawing(stranger), (), ()) == "unknown"
+    assert short(drawing(stranger, "NVIDIA Corporation GB100 [B200]"), {}) == []
+    assert len(short(drawing(NOT_TOLD, "NVIDIA Corporation GB100 [B200]"), {})) == 1
+
+
+def test_a_drawing_whose_names_all_tell_leaves_no_question() -> None:
+    """A server without GPUs: "no GPU" is an answer there."""
+    machine = drawing(
+        "Intel Corporation Ethernet Controller X710 for 10GbE SFP+", "Matrox Electronics Systems Ltd. G200"
+    )
+    assert short(machine, {}) == []
+    assert verdict(machine, (), ()) == "ok"
 
 
 def test_any_change_of_shape_is_drift() -> None:

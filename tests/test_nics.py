@@ -7,11 +7,11 @@ from typing import Any
 from gpu_topo.classifier.nics import judge_cross, judge_near, judge_ratio
 from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.host import VIRTUAL_MACHINE
-from gpu_topo.model.node import GPU, NIC, Node
+from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice
+from gpu_topo.model.node import GPU, NIC, OTHER, Device, Node, Part
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
 from gpu_topo.topology.placement import placement
-from tests.build import eight_gpus, only
+from tests.build import device, eight_gpus, only
 
 
 def plain_cards(machine: Node) -> Node:
@@ -47,6 +47,86 @@ def test_a_node_without_a_fabric_has_no_ratio() -> None:
     assert asked(judge_ratio, only(eight_gpus())) == []
     storage = {f"mlx5_{n}": "storage" for n in range(8)}
     assert asked(judge_ratio, eight_gpus(), Policy(roles=storage)) == []
+
+
+FAST = Part("ConnectX-6 Dx", port_max_gbps=200.0)
+
+
+def inventory(*adapters: Device) -> Node:
+    """Eight modules on a board and these functions, as lspci lists them: no ports, no rates."""
+    bare = only(eight_gpus())
+    devices = {a: d for a, d in bare.devices.items() if d.kind != NIC} | {d.address: d for d in adapters}
+    return bare._replace(devices=devices, sources=bare.sources[:1])
+
+
+def listed(number: int, kind: str = NIC, **fields: Any) -> Device:
+    return device(f"0000:0{number}:00.0", kind, above=(f"0000:00:0{number}.0",), **fields)
+
+
+def test_an_inventory_does_not_tell_what_ethernet_adapters_are_for() -> None:
+    """One fast Ethernet function serves storage as well as GPUs; an interface that runs at its rate or the
+    configuration says more."""
+    machine = inventory(listed(1, class_code=0x020000, part=FAST))
+    (told,) = asked(judge_ratio, machine)
+    assert isinstance(told, Unassessed)
+    assert (told.subject, told.cause) == ("node", "not-recorded")
+    (found,) = asked(judge_ratio, machine, Policy(roles={"0000:01:00.0": "fabric"}))
+    assert isinstance(found, Finding)
+    interface = NetDevice("ens1", "0000:01:00.0", speed_mbps=200_000)
+    (found,) = asked(judge_ratio, machine._replace(netdevs=(interface,)))
+    assert isinstance(found, Finding)
+
+
+def test_devices_that_may_be_adapters_leave_the_ratio_open() -> None:
+    """Seven functions of unknown class or unlisted parts beside one InfiniBand adapter may make it whole. Two more
+    leave it below a half, and slow ports, and functions that have a class, are none."""
+    hca = listed(8, class_code=0x020700, part=FAST)
+    nameless = [listed(n, OTHER, class_code=None) for n in range(1, 8)]
+    unlisted = [listed(n, class_code=0x020000) for n in range(1, 8)]
+    slow = [listed(n, class_code=0x020000, part=Part("I350", port_max_gbps=1.0)) for n in range(1, 8)]
+    others = [listed(n, OTHER, class_code=0x088000) for n in range(1, 8)]
+    for more in (nameless, unlisted):
+        (told,) = asked(judge_ratio, inventory(hca, *more))
+        assert isinstance(told, Unassessed)
+        assert "7 more devices" in told.reason
+    for more in (nameless[:2], unlisted[:2], slow, others):
+        (found,) = asked(judge_ratio, inventory(hca, *more))
+        assert isinstance(found, Finding)
+        assert (found.severity, found.observed["adapters"]) == ("warning", 1)
+
+
+def test_an_inventory_does_not_tell_who_lacks_an_adapter() -> None:
+    """A fast Ethernet function below one GPU's switch is no evidence that the others should have one. Beside InfiniBand
+    adapters it is a question of the GPU on whose switch an unlisted function hangs."""
+    below = eight_gpus().switches["0000:11:00.0"].id
+    lone = inventory(device("0000:19:00.0", NIC, above=("0000:10:01.0", below), class_code=0x020000, part=FAST))
+    hca = device("0000:19:00.0", NIC, above=("0000:10:01.0", below), class_code=0x020700, part=FAST)
+    stray = device("0000:39:00.0", NIC, above=("0000:30:01.0", "0000:31:00.0"), class_code=0x020000)
+    gpus = [gpu.address for gpu in lone.gpus]
+    assert subjects(asked(judge_near, lone)) == ([], gpus[2:])
+    assert subjects(asked(judge_cross, lone)) == ([], gpus[4:])
+    found, unassessed = subjects(asked(judge_near, inventory(hca, stray)))
+    assert (len(found), unassessed) == (4, ["0000:33:00.0", "0000:34:00.0"])
+
+
+def test_adapters_beside_most_gpus_are_theirs() -> None:
+    """Their place tells what their class does not: six Ethernet functions on the GPUs' own switches are the fabric,
+    and the GPUs of the switch whose two are gone have none."""
+    whole = eight_gpus()._replace(ports=())
+    whole = whole._replace(sources=whole.sources[:1])
+    assert [c for judge in (judge_ratio, judge_near, judge_cross) for c in asked(judge, whole)] == []
+    nics = [a for a, d in whole.devices.items() if d.kind == NIC]
+    fewer = whole._replace(devices={a: d for a, d in whole.devices.items() if a not in nics[6:]})
+    assert subjects(asked(judge_near, fewer)) == (["0000:73:00.0", "0000:74:00.0"], [])
+    assert subjects(asked(judge_ratio, fewer)) == (["node"], [])
+
+
+def test_efa_is_for_rdma_alone() -> None:
+    """Amazon's adapters have the class of Ethernet: four of them for eight GPUs are a fact."""
+    efa = Part("Amazon EFA efa0", port_max_gbps=100.0)
+    adapters = [listed(n, class_code=0x020000, part=efa, vendor_id=0x1D0F, device_id=0xEFA0) for n in range(1, 5)]
+    (found,) = asked(judge_ratio, inventory(*adapters))
+    assert isinstance(found, Finding)
 
 
 def test_virtual_functions_do_not_count_beside_their_own() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice
-from gpu_topo.model.node import GPU, NIC, Device, Node
+from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice, Port
+from gpu_topo.model.node import ACCELERATOR, GPU, NIC, OTHER, Device, Node, Part
 from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
 from gpu_topo.model.structure import NODE as NODE_PATH
 from gpu_topo.model.structure import PIX, UNKNOWN_PATH, Path
@@ -70,6 +70,23 @@ def test_a_dpu_brings_what_its_slot_carries() -> None:
     assert "limited by the PCIe links of mlx5_0" in placed.summary
 
 
+def test_ports_on_the_chip_cross_no_pcie_link() -> None:
+    """Most of Gaudi's ports join it with its neighbours: what leaves the node is known where the configuration says
+    which do, and then the PCIe link does not limit it. NCCL does not drive them."""
+    chips = [device(f"0000:{0x10 * n:02x}:00.0", ACCELERATOR, part=Part("Gaudi 3"), link=link()) for n in (1, 2)]
+    ports = tuple(
+        Port(f"hbl_{n}", number, chip.address, None, "Ethernet", "roce", "ACTIVE", rate_gbps=200.0)
+        for n, chip in enumerate(chips)
+        for number in range(1, 25)
+    )
+    machine = node(chips, ports=ports)
+    placed = placement(machine)
+    assert (placed.nic_to_gpu_ratio, placed.scale_out_gbs_per_gpu) == (1.0, None)
+    assert "library of their own" in lines(machine)[line(machine, "NCCL_IB_HCA")]
+    roles = {f"{p.device}/{p.port}": "fabric" if p.port > 21 else "unused" for p in ports}
+    assert placement(machine, roles).scale_out_gbs_per_gpu == 75.0
+
+
 def test_what_is_not_known_is_left_out() -> None:
     """An unknown rate gives no figure; a machine without GPUs no advice."""
     placed = placement(changed(eight_gpus(), 0, rate_gbps=None))
@@ -78,6 +95,17 @@ def test_what_is_not_known_is_left_out() -> None:
     assert placement(node()).summary == ""
     bare = placement(only(eight_gpus()))
     assert (bare.nic_to_gpu_ratio, bare.scale_out_gbs_per_gpu) == (None, None)
+
+
+def test_an_inventory_without_classes_may_hold_more_adapters() -> None:
+    """One by its name and seven functions of which nothing is known: no ratio, and the sentence says so."""
+    machine = only(eight_gpus())
+    known_one = device("0000:01:00.0", NIC, above=("0000:00:01.0",), part=Part("ConnectX-6 Dx", port_max_gbps=200.0))
+    others = [device(f"0000:0{n}:00.0", OTHER, above=(f"0000:00:0{n}.0",)) for n in range(2, 9)]
+    devices = {**machine.devices, **{d.address: d for d in (known_one, *others)}}
+    placed = placement(machine._replace(devices=devices, sources=machine.sources[:1]))
+    assert placed.nic_to_gpu_ratio is None
+    assert "at least 1 fabric adapter for 8 GPUs" in placed.summary
 
 
 def test_a_guest_has_no_nearest() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice, Platform, Port
-from gpu_topo.model.node import GPU, NIC, Device, Node, Part
+from gpu_topo.model.node import ACCELERATOR, GPU, NIC, Device, Node, Part
 from gpu_topo.model.structure import PIX
 from gpu_topo.topology.adapters import fabric, nics
 from gpu_topo.topology.ports import line_rate
 from gpu_topo.topology.roles import role, roles
-from tests.build import device, eight_gpus, node
+from tests.build import device, eight_gpus, node, only
 
 
 def port(name: str = "mlx5_0", **fields: Any) -> Port:
@@ -87,6 +87,109 @@ def test_a_default_route_on_a_bond_reaches_its_member() -> None:
     assert roles(machine)["mlx5_bond_0/1"] == "management"
 
 
+def gpu_cards(count: int) -> list[Device]:
+    """GPUs on root ports of their own, as NICs then are: nothing is beside anything."""
+    return [device(f"0000:{0x80 + n:02x}:00.0", GPU, above=(f"0000:{0x60 + n:02x}:01.0",)) for n in range(count)]
+
+
+def hdr(number: int, **fields: Any) -> Port:
+    """An active HDR port of a ConnectX-6."""
+    return port(f"mlx5_{number}", **({"rate_gbps": 200.0, "board_id": "MT_0000000223", "hca_type": "MT4123"} | fields))
+
+
+def two_ports(states: str, **fields: Any) -> list[Port]:
+    """Cards with two functions: "10 11" is one with its first port up and one with both up."""
+    return [
+        hdr(
+            2 * number + function,
+            address=f"0000:{0x11 + number:02x}:00.{function}",
+            state="ACTIVE" if up == "1" else "DOWN",
+            **fields,
+        )
+        for number, card in enumerate(states.split())
+        for function, up in enumerate(card)
+    ]
+
+
+def in_order(machine: Node) -> list[str]:
+    """The roles of the ports, in the order of the ports."""
+    found = roles(machine)
+    return [found[f"{p.device}/{p.port}"] for p in machine.ports]
+
+
+FRONT = (NetDevice("efront", default_route=True),)
+ELSEWHERE = (NetDevice("eno1", default_route=True),)
+
+
+@pytest.mark.parametrize("netdevs", [FRONT, ELSEWHERE, ()])
+@pytest.mark.parametrize("count", [4, 2])
+def test_a_faster_ethernet_adapter_is_not_the_fabric_of_infiniband(count: int, netdevs: tuple[NetDevice, ...]) -> None:
+    """Equal InfiniBand adapters for the GPUs, or for half of them, and one Ethernet port that runs at twice their rate:
+    front end or storage, with the default route or without."""
+    fast = roce("mlx5_9", rate_gbps=400.0, netdev="efront")
+    found = roles(node(gpu_cards(4), ports=(*(hdr(n) for n in range(count)), fast), netdevs=netdevs))
+    assert [found[f"mlx5_{n}/1"] for n in range(count)] == ["fabric"] * count
+    assert found["mlx5_9/1"] == {FRONT: "management", ELSEWHERE: "storage", (): "unknown"}[netdevs]
+
+
+def test_infiniband_beside_an_ethernet_fabric_serves_storage() -> None:
+    """Eight RoCE adapters and one InfiniBand adapter that is twice as fast; two and an old one that is slower."""
+    ports = [roce(f"mlx5_{n}", rate_gbps=200.0) for n in range(8)]
+    found = roles(node(gpu_cards(8), ports=(*ports, port("mlx5_8"))))
+    assert [found[f"mlx5_{n}/1"] for n in range(9)] == ["fabric"] * 8 + ["storage"]
+    old = node(gpu_cards(4), ports=(*ports[:2], port("mlx4_0", rate_gbps=56.0)))
+    assert in_order(old) == ["fabric", "fabric", "storage"]
+
+
+def routed(machine: Node, *names: str) -> Node:
+    return machine._replace(netdevs=tuple(NetDevice(name, default_route=True) for name in names))
+
+
+def test_a_default_route_over_one_of_the_gpus_own_adapters_does_not_take_it_away() -> None:
+    """IPoIB, or the third of eight equal Ethernet adapters: equal in board, rate and place."""
+    machine = eight_gpus()
+    ethernet = machine._replace(
+        ports=tuple(p._replace(link_layer="Ethernet", transport="roce", netdev=f"eth{p.device}") for p in machine.ports)
+    )
+    assert set(roles(routed(machine, "ibs3")).values()) == {"fabric"}
+    assert set(roles(routed(ethernet, "ethmlx5_3", "ethmlx5_4")).values()) == {"fabric"}
+    far = node(gpu_cards(4), ports=tuple(hdr(n, netdev=f"ib{n}") for n in range(4)))
+    assert set(roles(routed(far, "ib0")).values()) == {"fabric"}
+
+
+def test_a_default_route_over_an_equal_adapter_that_the_fabric_can_do_without() -> None:
+    """One more than the GPUs have, beside them or elsewhere, or one that runs at another rate, is the front end."""
+    machine = eight_gpus()
+    elsewhere = device("0000:01:00.0", NIC, above=("0000:00:01.0",))
+    below = device("0000:19:00.0", NIC, above=("0000:10:01.0", "0000:11:00.0", "0000:12:05.0"))
+    for extra in (elsewhere, below):
+        found = roles(
+            with_ports(
+                machine._replace(devices={**machine.devices, extra.address: extra}),
+                port("mlx5_8", address=extra.address, netdev="front"),
+                netdevs=(NetDevice("front", default_route=True),),
+            )
+        )
+        assert [found[f"mlx5_{n}/1"] for n in range(9)] == ["fabric"] * 8 + ["management"]
+    five = node(gpu_cards(4), ports=tuple(hdr(n, netdev=f"ib{n}") for n in range(5)))
+    assert in_order(routed(five, "ib4")) == ["fabric"] * 4 + ["management"]
+    slow = node(gpu_cards(4), ports=(roce("mlx5_0"), roce("mlx5_1", rate_gbps=25.0)))
+    assert in_order(routed(slow, "emlx5_1")) == ["fabric", "management"]
+    # Where that one is missing, the route is no reason: four equal ones are left for four GPUs.
+    lost = five._replace(ports=five.ports[1:])
+    assert set(roles(routed(lost, "ib4")).values()) == {"fabric"}
+
+
+def test_equal_adapters_elsewhere_do_not_complete_the_fabric() -> None:
+    """Four more of the same board serve storage: without the routed one a GPU's place is empty."""
+    machine = eight_gpus()
+    extra = [device(f"0000:0{n}:00.0", NIC, above=(f"0000:00:0{n}.0",)) for n in range(1, 5)]
+    machine = machine._replace(devices={**machine.devices, **{d.address: d for d in extra}})
+    machine = with_ports(machine, *(port(f"mlx5_{n}", address=d.address) for n, d in enumerate(extra, 8)))
+    found = roles(routed(machine, "ibs0"))
+    assert [found[f"mlx5_{n}/1"] for n in range(12)] == ["fabric"] * 8 + ["storage"] * 4
+
+
 def test_the_only_adapter_is_the_fabric_whatever_it_carries() -> None:
     """A machine with one RoCE adapter trains over it, default route or not."""
     machine = node(ports=(roce("mlx5_0"),), netdevs=(NetDevice("emlx5_0", default_route=True),))
@@ -116,6 +219,79 @@ def test_the_second_port_of_a_card_that_was_never_cabled_is_unused() -> None:
         for n, card in enumerate((cards[0], cards[0], cards[1], cards[1]))
     ]
     assert list(roles(node(ports=tuple(ports))).values()) == ["fabric", "unused", "fabric", "unused"]
+
+
+@pytest.mark.parametrize(
+    ("states", "unused"),
+    [
+        ("10 00 10 10", [1, 3, 5, 7]),  # the first port of the second card is down
+        ("00 00 00 10", [1, 3, 5, 7]),  # of three
+        ("11 10 11 11", []),  # a second port that its twins use
+        ("11 10 10 10", [3, 5, 7]),  # one that a single card uses
+        ("10 01 10 10", [1, 2, 5, 7]),  # the cable in the other socket
+        ("11 00 11 11", []),
+        ("10", [1]),
+    ],
+)
+def test_second_ports_are_judged_by_their_twins(states: str, unused: list[int]) -> None:
+    """The same port of the other cards tells whether a port that is down was ever cabled."""
+    ports = two_ports(states)
+    assert in_order(node(gpu_cards(8), ports=tuple(ports))) == [
+        "unused" if n in unused else "fabric" for n in range(len(ports))
+    ]
+
+
+def down(machine: Node, state: str = "DOWN") -> Node:
+    """All its ports without a link, the rate a placeholder."""
+    return machine._replace(ports=tuple(p._replace(state=state, rate_gbps=10.0) for p in machine.ports))
+
+
+@pytest.mark.parametrize("state", ["DOWN", "INIT"])
+def test_a_fabric_that_is_down_altogether_is_the_fabric(state: str) -> None:
+    """What is up beside it did not take its place: beside their GPUs, or InfiniBand on root ports."""
+    far = node(gpu_cards(4), ports=tuple(hdr(n) for n in range(4)))
+    ethernet = eight_gpus()
+    ethernet = ethernet._replace(
+        ports=tuple(p._replace(link_layer="Ethernet", transport="roce") for p in ethernet.ports)
+    )
+    for machine in (eight_gpus(), far, ethernet):
+        found = in_order(with_ports(down(machine, state), roce("mlx5_9"), netdevs=ELSEWHERE))
+        assert (set(found[:-1]), found[-1]) == ({"fabric"}, "storage")
+
+
+def test_adapters_that_were_never_cabled_are_unused() -> None:
+    """One card of a single GPU, a card with two ports for two GPUs, fewer than the GPUs, Ethernet on root ports, some
+    beside one GPU only, a second kind beside a complete fabric, and the Ethernet half of cards whose first port is
+    InfiniBand."""
+    other = roce("mlx5_9")
+    alone = node(gpu_cards(1), ports=(hdr(0, state="DOWN"), other))
+    pair = node(gpu_cards(2), ports=(*two_ports("00"), other))
+    few = node(gpu_cards(8), ports=(*two_ports("00 00"), other))
+    ethernet = node(gpu_cards(2), ports=(*(roce(f"irdma{n}", board_id=None, state="DOWN") for n in range(2)), other))
+    odd = down(only(eight_gpus(), *range(7)))
+    second = node(gpu_cards(2), ports=(hdr(0, state="DOWN"), hdr(1, state="DOWN"), other, roce("mlx5_10")))
+    for machine in (alone, pair, few, ethernet, odd, second):
+        told = dict(zip((p.device for p in machine.ports), in_order(machine), strict=True))
+        assert {told[p.device] for p in machine.ports if p.state == "DOWN"} == {"unused"}
+        assert {told[p.device] for p in machine.ports if p.state == "ACTIVE"} in ({"fabric"}, set())
+    half = two_ports("10 10 10 10")
+    half = [p._replace(link_layer="Ethernet", transport="roce") if p.state == "DOWN" else p for p in half]
+    assert in_order(node(gpu_cards(4), ports=tuple(half))) == ["fabric", "unused"] * 4
+
+
+def test_ports_on_the_chip_of_an_accelerator_are_its_fabric() -> None:
+    """Gaudi's are, whatever else there is: an adapter beside them serves storage, a second full set the GPUs too."""
+    chips = [device(f"0000:{0x10 * n:02x}:00.0", ACCELERATOR, part=Part("Gaudi 3")) for n in range(1, 5)]
+    own = [
+        roce(f"hbl_{n}", address=chip.address, board_id=None, hca_type=None, netdev=None)._replace(port=number)
+        for n, chip in enumerate(chips)
+        for number in (1, 2)
+    ]
+    machine = node(chips, ports=(*own, port("mlx5_0")))
+    assert in_order(machine) == ["fabric"] * 8 + ["storage"]
+    assert [nic.integrated for nic in fabric(machine)] == [True] * 4
+    full = roles(machine._replace(ports=(*own, *(port(f"mlx5_{n}") for n in range(4)))))
+    assert full["hbl_3/2"] == "fabric"
 
 
 def test_what_is_left_over_near_a_full_set_serves_storage() -> None:
@@ -176,6 +352,16 @@ def test_nvswitch_managers_by_shape_where_product_data_needs_root() -> None:
     assert {roles(blackwell(*managers))[f"mlx5_{n}/1"] for n in range(8, 12)} == {"nvswitch"}
     hopper = with_ports(eight_gpus(), *managers)
     assert {roles(hopper)[f"mlx5_{n}/1"] for n in range(8, 12)} == {"storage"}
+
+
+def test_nvswitch_managers_are_down_as_a_rule() -> None:
+    """From the host their ports look like ports that nobody cabled; an InfiniBand pair for storage is none of them."""
+    managers = [port(f"mlx5_{n}", board_id="NVD0000000054", state="DOWN") for n in range(8, 12)]
+    storage = [port(f"mlx5_{n}", board_id="MT_0000000834") for n in range(12, 14)]
+    found = roles(blackwell(*storage, *managers))
+    assert [found[f"mlx5_{n}/1"] for n in range(8, 14)] == ["nvswitch"] * 4 + ["storage"] * 2
+    hopper = roles(with_ports(eight_gpus(), *managers))
+    assert {hopper[f"mlx5_{n}/1"] for n in range(8, 12)} == {"unused"}
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,65 @@ DRIVER_NAMES = (
 )
 LATER_README = "NVIDIA/open-gpu-kernel-modules:README.md@580.119.02 (supported GPUs)"
 LATER_DRIVER_NAMES = (("GB10", "2e12"),)
+NEW_README = "NVIDIA/open-gpu-kernel-modules:README.md; a release that lists GB300 (supported GPUs)"
+NEW_DRIVER_NAMES = (
+    ("A100-PG509-200", "20b0"),
+    ("A800 80GB PCIe LC", "20f5"),
+    ("B200", "2901"),
+    ("B200", "2909"),
+    ("H100", "2339"),
+    ("Quadro RTX 6000", "1e78"),
+    ("Quadro RTX 8000", "1e78"),
+    ("RTX PRO 4000 Blackwell SFF Edition", "2c33"),
+    ("RTX PRO 5000 72GB Blackwell", "2bb3"),
+    ("RTX PRO 6000 Blackwell Max-Q Workstation Edition", "2bb4"),
+    ("RTX PRO 6000 Blackwell Server Edition", "2bb5"),
+    ("RTX PRO 6000 Blackwell Workstation Edition", "2bb1"),
+)
+MN5 = "MareNostrum 5 hardware reference: 4x NVIDIA H100 64GB HBM2; the one H100 of 64 GB in pci.ids is 2337"
+MN5_NAMES = (("H100 64GB HBM2", "2337"),)
+
+# What newer editions of pci.ids than this machine's call the parts, in the brackets of their names.
+NEW_PCI_IDS = "pciutils/pciids:pci.ids@c1c12547d626ebf05fd0223144ad87fab5e95d06 (2026-08-22)"
+NEW_NAMES = (
+    ("A2 / A16", "10de", "25b6"),
+    ("AX800 Converged Accelerator", "10de", "20fd"),
+    ("B100", "10de", "29bc"),
+    ("B200", "10de", "2901"),
+    ("B300 SXM6 AC", "10de", "3182"),
+    ("Data Center GPU Flex 140", "8086", "56c1"),
+    ("Data Center GPU Flex 170", "8086", "56c0"),
+    ("GB10", "10de", "2e12"),
+    ("GB300", "10de", "31c2"),
+    ("GB300", "10de", "31c3"),
+    ("GH100-88K-A1", "10de", "2345"),
+    ("H100", "10de", "2336"),
+    ("H100", "10de", "2339"),
+    ("H100 96GB", "10de", "233d"),
+    ("H100L 94GB", "10de", "2321"),
+    ("H20 HBM3e", "10de", "232c"),
+    ("H800L 94GB", "10de", "233a"),
+    ("HGX B200 168GB", "10de", "2909"),
+    ("HGX GB200", "10de", "2941"),
+    ("RTX PRO 4000 Blackwell SFF Edition", "10de", "2c33"),
+    ("RTX PRO 5000 Blackwell / RTX PRO 5000 72GB Blackwell", "10de", "2bb3"),
+    ("RTX PRO 6000 Blackwell Max-Q Workstation Edition", "10de", "2bb4"),
+    ("RTX PRO 6000 Blackwell Server Edition", "10de", "2bb5"),
+    ("RTX PRO 6000 Blackwell Workstation Edition", "10de", "2bb1"),
+    ("TS4 / B100", "10de", "2920"),
+)
+
+# Ports of USB4 and Thunderbolt chips that the edition of this machine lacks, as TUNNEL_NAME finds the others.
+NEW_TUNNELS = (
+    ("1b21", "2421", "ASM4242 PCIe Switch Upstream Port", "chipset"),
+    ("1b21", "2423", "ASM4242 PCIe Switch Downstream Port", "chipset"),
+    ("1b21", "2463", "ASM2464PD USB4 Device Controller 40G", "chipset"),
+    ("8086", "1133", "Thunderbolt 4 Bridge [Maple Ridge 2C 2020]", "chipset"),
+    ("8086", "5780", "JHL9580 Thunderbolt 5 80/120G Bridge [Barlow Ridge Host 80G 2023]", "chipset"),
+    ("8086", "5783", "JHL9540 Thunderbolt 4 Bridge [Barlow Ridge Host 40G 2023]", "chipset"),
+    ("8086", "5786", "JHL9480 Thunderbolt 5 80/120G Bridge [Barlow Ridge Hub 80G 2023]", "chipset"),
+    ("8086", "57a4", "JHL9440 Thunderbolt 4 Bridge [Barlow Ridge Hub 40G 2023]", "chipset"),
+)
 
 # Graphics inside a processor or chipset, by the code names of pci.ids; its audio functions and bridges aside.
 APU_NAMES = (
@@ -172,6 +231,14 @@ def write(name: str, header: str, rows: Iterable[Iterable[str]]) -> None:
         if line.count(",") + 1 != columns:
             raise SystemExit(f"{name}: {line} does not have {columns} columns")
     (OUT / name).write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+
+
+def once(rows: Iterable[tuple[str, ...]]) -> Iterable[tuple[str, ...]]:
+    """Of rows that differ in nothing but their source, the last column, the first."""
+    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for row in rows:
+        found.setdefault(row[:-1], row)
+    return found.values()
 
 
 def number(text: str) -> str:
@@ -286,6 +353,24 @@ def pci_ids(vendor: str) -> list[tuple[str, str]]:
     return re.findall(r"^\t([0-9a-f]{4})  (.*)$", block, re.MULTILINE)
 
 
+def model(name: str) -> str:
+    """The part in brackets of "AD102 [GeForce RTX 4090]", else the whole name."""
+    found = re.search(r"\[([^\[\]]+)\]$", name)
+    return found[1] if found else name
+
+
+def aliases(parts: Iterable[tuple[str, ...]], brackets: bool) -> Iterable[tuple[str, ...]]:
+    """What pci.ids calls parts of (vendor, device, name) where that is another name, for recordings without ids.
+
+    brackets: the model alone, as drivers print it. The code of a chip alone names a dozen parts and is left out.
+    """
+    listed = {vendor: dict(pci_ids(vendor)) for vendor in {part[0] for part in parts}}
+    for vendor, device, own, *_ in parts:
+        name = listed[vendor].get(device)
+        if name is not None and " " in name and own not in ((model(name),) if brackets else (plain(name), model(name))):
+            yield model(name) if brackets else name, vendor, device, PCI_IDS
+
+
 def displays() -> Iterable[tuple[str, ...]]:
     """AMD's integrated graphics as pci.ids names them, and the displays that it does not tell apart."""
     listed = {ids for _, ids, _, _ in MORE_DISPLAYS}
@@ -299,11 +384,14 @@ def displays() -> Iterable[tuple[str, ...]]:
 
 def bridges(folder: Path) -> Iterable[tuple[str, ...]]:
     """Bridges of the tables, then those that only pci.ids or MORE_BRIDGES has."""
-    found = [line for row in read(folder / "pcie_switches.csv") if (line := bridge(row))]
+    tunnels = {ids[:2] for ids in NEW_TUNNELS}  # which the table takes for switches by their names
+    ports = (line for row in read(folder / "pcie_switches.csv") if (line := bridge(row)))
+    found = [port for port in ports if port[:2] not in tunnels]
     for row in read(folder / "nvswitches.csv"):
         if "variant" in row["name"]:
             found.append((row["vendor_id"], row["device_id"], row["name"], "internal", row["source"]))
     found += [(*more, PCI_IDS) for more in MORE_BRIDGES]
+    found += [(*more, NEW_PCI_IDS) for more in NEW_TUNNELS]
     yield from found
     listed = {(vendor, device) for vendor, device, *_ in found}
     for vendor in SWITCH_VENDORS:
@@ -327,7 +415,13 @@ def main(folder: Path) -> None:
     )
     named = [(name, "10de", ids, README) for name, ids in DRIVER_NAMES]
     named += [(name, "10de", ids, LATER_README) for name, ids in LATER_DRIVER_NAMES]
-    write("gpu_names.csv", "name,vendor,device,source", named)
+    named += [(name, "10de", ids, NEW_README) for name, ids in NEW_DRIVER_NAMES]
+    named += [(name, "10de", ids, MN5) for name, ids in MN5_NAMES]
+    named += [(*names, NEW_PCI_IDS) for names in NEW_NAMES]
+    gpus = [(row["vendor_id"], row["device_id"], row["name"]) for row in read(folder / "gpus.csv")]
+    write("gpu_names.csv", "name,vendor,device,source", once([*named, *aliases(gpus, brackets=True)]))
+    nics = [nic(row)[:3] for row in read(folder / "nics.csv") if row["role"] != "bridge"]
+    write("nic_names.csv", "name,vendor,device,source", aliases(nics, brackets=False))
     write(
         "nics.csv",
         "vendor,device,name,role,pcie_gts,pcie_lanes,pcie_confidence,port_gbps,source",
@@ -344,7 +438,9 @@ def main(folder: Path) -> None:
             if row["pci_class"] == "068000"
         ),
     )
-    write("bridges.csv", "vendor,device,name,role,source", bridges(folder))
+    ports = list(bridges(folder))
+    write("bridges.csv", "vendor,device,name,role,source", ports)
+    write("bridge_names.csv", "name,vendor,device,source", aliases(ports, brackets=False))
     write("displays.csv", "vendor,device,name,role,source", displays())
     write(
         "baseboards.csv",

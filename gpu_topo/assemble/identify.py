@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from gpu_topo import catalogue
+from gpu_topo.assemble.bridges import settle
+from gpu_topo.catalogue import words
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.cached import cached
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, NVSWITCH, OTHER, STORAGE, Part
 from gpu_topo.model.pci import INTEGRATED_ENDPOINT, UPSTREAM_PORT, Function
 from gpu_topo.model.reading import EMPTY
 from gpu_topo.model.record import NamedTuple, often
+from gpu_topo.model.vendors import AMD, AMD_PROCESSORS, INTEL, MELLANOX, NVIDIA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-NVIDIA, AMD, INTEL, AMD_CPU, MELLANOX = 0x10DE, 0x1002, 0x8086, 0x1022, 0x15B3
 _GPU_VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 
 _NUMBER = r"\bDevice [0-9a-f]{4}$"  # what lspci prints where its list has no name
@@ -81,6 +83,8 @@ def identify_all(
             slot = slot_of(address)
             beside = [other for n in range(8) if (other := functions.get(f"{slot}.{n}")) is not None]
             found[address] = identify(functions[address], names, beside)
+    for address, part in settle(functions, {a: i.part for a, i in found.items() if i.kind == BRIDGE}).items():
+        found[address] = found[address]._replace(part=part)
     return found
 
 
@@ -100,10 +104,14 @@ def identify(
         kind, integrated = _in_place(core, function, siblings)
     elif kind != GPU and function.port_type == INTEGRATED_ENDPOINT:
         integrated = True
-    name = core.own_name
+    elif kind == ACCELERATOR and function.class_code is None and vendor == INTEL and ":00:" in function.address:
+        integrated = True  # a drawing does not say what kind of endpoint Intel's NPU is
+    name, part = core.own_name, core.part
     if not name:
         name = (names.get((vendor, device)) if vendor is not None and device is not None else None) or core.last_name
-    return Identity(kind, name, core.part, integrated)
+        if kind == BRIDGE and part is None and _is_tunnel(name.lower()):
+            part = Part(name)  # newer than the catalogue, and the machine's own list knows it
+    return Identity(kind, name, part, integrated)
 
 
 def _in_place(core: _Core, function: Function, siblings: Sequence[Function]) -> tuple[str, bool]:
@@ -119,7 +127,7 @@ def _in_place(core: _Core, function: Function, siblings: Sequence[Function]) -> 
         return (GPU if slot == "02.0" else OTHER), True
     if vendor == AMD:
         # Inside a processor the functions beside it (crypto, USB) are the processor's; on a card they are the card's.
-        beside = any(other.vendor_id == AMD_CPU for other in siblings)
+        beside = any(other.vendor_id == AMD_PROCESSORS for other in siblings)
         return GPU, core.integrated or beside or (function.port_type == INTEGRATED_ENDPOINT and bus == "00")
     return GPU, core.integrated
 
@@ -154,13 +162,13 @@ def _core(
 
         spelled = re.sub(_REVISION, "", name).strip()
         own_name = "" if re.search(_NUMBER, spelled) else spelled
-    if vendor is not None and device is not None:
-        subsystem = (
-            (subsystem_vendor, subsystem_device)
-            if subsystem_vendor is not None and subsystem_device is not None
-            else None
-        )
+    if class_code is None:
+        kind, part = _without_class(vendor, device, subsystem_vendor, subsystem_device, bridge or forwards, spelled)
+    elif vendor is not None and device is not None:
+        subsystem = _subsystem(subsystem_vendor, subsystem_device)
         kind, part = _by_ids(vendor, device, class_code, subsystem, bridge, forwards)
+        if kind == BRIDGE and part is None and spelled:
+            part = _bridge_by_name(vendor, spelled)
     else:
         kind, part = _by_name(vendor, spelled, class_code, bridge, forwards)
     unsure = kind == STORAGE or (kind == GPU and part is None and vendor in (AMD, INTEL))
@@ -181,12 +189,14 @@ def _last_name(kind: str, vendor: int | None, device: int | None, part: Part | N
     return f"{vendor:04x}:{device:04x}" if vendor is not None and device is not None else ""
 
 
+def _subsystem(vendor: int | None, device: int | None) -> tuple[int, int] | None:
+    return (vendor, device) if vendor is not None and device is not None else None
+
+
 def _by_ids(
-    vendor: int, device: int, class_code: int | None, subsystem: tuple[int, int] | None, bridge: bool, forwards: bool
+    vendor: int, device: int, class_code: int, subsystem: tuple[int, int] | None, bridge: bool, forwards: bool
 ) -> tuple[str, Part | None]:
     """Kind and part of a function whose numbers are known."""
-    if class_code is None:
-        return _without_class(vendor, device, subsystem, bridge)
     base, sub = class_code >> 16, class_code >> 8
     if base == 0x06 or forwards or bridge:
         if sub == 0x0680 and (part := catalogue.nvswitch_part(vendor, device)):
@@ -213,16 +223,54 @@ def _by_ids(
 
 
 def _without_class(
-    vendor: int, device: int, subsystem: tuple[int, int] | None, bridge: bool
+    vendor: int | None,
+    device: int | None,
+    subsystem_vendor: int | None,
+    subsystem_device: int | None,
+    bridge: bool,
+    name: str,
 ) -> tuple[str, Part | None]:
-    """Some recordings give ids and no class: then exact ids alone count."""
-    if part := catalogue.gpu_part(vendor, device, subsystem):
-        return (GPU if vendor in _GPU_VENDORS else ACCELERATOR), part
-    if part := catalogue.nvswitch_part(vendor, device):
-        return NVSWITCH, part
-    if part := catalogue.nic_part(vendor, device):
+    """Some recordings give no class: then exact ids count, else what the name says."""
+    if vendor is not None and device is not None:
+        if part := catalogue.gpu_part(vendor, device, _subsystem(subsystem_vendor, subsystem_device)):
+            return (GPU if vendor in _GPU_VENDORS else ACCELERATOR), part
+        if part := catalogue.nvswitch_part(vendor, device):
+            return NVSWITCH, part
+        if part := catalogue.nic_part(vendor, device):
+            return (OTHER if part.management else NIC), part
+        if part := catalogue.bridge_part(vendor, device):
+            return (BRIDGE if bridge else OTHER), part
+        if role := catalogue.display_role(vendor, device):
+            return (GPU, catalogue.integrated_part(vendor, device)) if role == "apu" else (OTHER, None)
+    if bridge:
+        return BRIDGE, _bridge_by_name(vendor, name)
+    kind = words.kind_of(vendor, name)
+    if kind == GPU:
+        return _gpu_by_name(name)
+    if kind == ACCELERATOR:
+        return kind, catalogue.gpu_part_by_name(words.model_in(name))
+    if kind == NVSWITCH:
+        return kind, Part(words.model_in(name))
+    if kind == STORAGE:
+        return kind, None
+    if kind is None and (part := catalogue.gpu_part_by_name(words.model_in(name))):
+        return GPU, part
+    part = _nic_by_name(name)
+    if part is not None:
         return (OTHER if part.management else NIC), part
-    return (BRIDGE if bridge else OTHER), catalogue.bridge_part(vendor, device)
+    return (NIC if kind == NIC else OTHER), None
+
+
+def _gpu_by_name(name: str) -> tuple[str, Part | None]:
+    """Kind and part of a display of a maker of GPUs: a server's own display is none."""
+    role, integrated = catalogue.display_by_name(name)
+    if role == "management":
+        return OTHER, None
+    return GPU, catalogue.gpu_part_by_name(words.model_in(name)) or integrated
+
+
+def _nic_by_name(name: str) -> Part | None:
+    return catalogue.nic_part_by_name(words.model_in(name)) or catalogue.nic_part_by_name(name)
 
 
 def _is_bridge(sub: int, bridge: bool, forwards: bool) -> bool:
@@ -230,100 +278,57 @@ def _is_bridge(sub: int, bridge: bool, forwards: bool) -> bool:
     return sub in (0x0604, 0x0609) or forwards or (bridge and sub >> 8 != 0x06)
 
 
-_SWITCH_WORDS = ("switch", "pex 8", "pex8", "pex9", "switchtec")
-_NO_SWITCH = ("chipset", "matisse", "zeppelin", "starship")
-
-
-def _by_name(
-    vendor: int | None, name: str, class_code: int | None, bridge: bool, forwards: bool
-) -> tuple[str, Part | None]:
+def _by_name(vendor: int | None, name: str, class_code: int, bridge: bool, forwards: bool) -> tuple[str, Part | None]:
     """Kind and part of a function without a device number: by its class, its vendor and the words of its name."""
-    model = _model(name)
-    if class_code is None:
-        part = catalogue.gpu_part_by_name(model)
-        if part is not None:
-            return GPU, part
-        part = catalogue.nic_part_by_name(model)
-        return (NIC if part else BRIDGE if bridge else OTHER), part
+    model = words.model_in(name)
     base, sub, low = class_code >> 16, class_code >> 8, name.lower()
     if base == 0x06 or forwards or bridge:
         if sub == 0x0680 and vendor == NVIDIA and "nvswitch" in low:
             return NVSWITCH, Part(model or name)
         if not _is_bridge(sub, bridge, forwards):
             return OTHER, None
-        return BRIDGE, _bridge_by_name(vendor, name, low)
+        return BRIDGE, _bridge_by_name(vendor, name)
     if base == 0x03:
         # A recording of classes alone (NCCL's XML) lists no management displays; one of names shows them.
         is_gpu = vendor in _GPU_VENDORS or (not name and vendor is None)
-        if "es1000" in low or "rage xl" in low:
-            is_gpu = False
-        return (GPU, catalogue.gpu_part_by_name(model)) if is_gpu else (OTHER, None)
+        return _gpu_by_name(name) if is_gpu and "rage xl" not in low else (OTHER, None)
     if base == 0x12:
         part = catalogue.gpu_part_by_name(model)
         return (GPU if vendor in (AMD, NVIDIA) or (vendor == INTEL and part) else ACCELERATOR), part
     if sub == 0x0B40:
         return ACCELERATOR, catalogue.gpu_part_by_name(model)
     if base == 0x02 or sub == 0x0C06:
-        return NIC, catalogue.nic_part_by_name(model)
+        return NIC, _nic_by_name(name)
     if base == 0x01:
         inside = "management endpoint" in low or "placeholder endpoint" in low or "virtual endpoint" in low
         return (OTHER, Part(name, management=True)) if inside else (STORAGE, None)
     return OTHER, None
 
 
-def _model(name: str) -> str:
-    """The part in brackets of "AD102 [GeForce RTX 4090]"; the whole name where it does not end in brackets."""
-    _, opened, model = name.removesuffix("]").rpartition("[")
-    return model if opened and model and name.endswith("]") and "]" not in model else name
+_TUNNELS = ("thunderbolt", "usb4", "usb 4")
+_SWITCHES = ("switch", "pex 8", "pex8", "pex9", "switchtec")
+_CHIPSETS = ("chipset", "matisse", "zeppelin", "starship")
+_AMD_CARDS = ("vega", "navi", "instinct", "radeon")
 
 
-def _bridge_by_name(vendor: int | None, name: str, low: str) -> Part | None:
-    """What the name of a bridge says: part of a card, a switch chip, or nothing."""
+def _is_tunnel(low: str) -> bool:
+    return any(word in low for word in _TUNNELS)
+
+
+def _bridge_by_name(vendor: int | None, name: str) -> Part | None:
+    """What the name of a bridge says: part of a card, a switch chip, of a chipset or a tunnel, or nothing."""
+    if part := catalogue.bridge_part_by_name(name, vendor):
+        return part
+    low = name.lower()
     if vendor == AMD and ("upstream port" in low or "downstream port" in low):
         return Part(name, internal_bridge=True)  # AMD's cards
+    if vendor in (AMD, AMD_PROCESSORS) and any(word in low for word in _AMD_CARDS):
+        return Part(name, internal_bridge=True)
     if vendor == MELLANOX and "bridge" in low:
         return Part(name, internal_bridge=True)
-    if "thunderbolt" in low:
-        return Part(name)  # a tunnel's link is no real one: neither a switch nor part of a card
-    if any(word in low for word in _SWITCH_WORDS) and not any(word in low for word in _NO_SWITCH):
-        return Part(name, switch_chip=vendor not in (None, AMD_CPU, INTEL))
+    # A tunnel's link is no real one; those of a chipset are not judged. Neither a switch nor part of a card.
+    if _is_tunnel(low) or any(word in low for word in _CHIPSETS):
+        return Part(name)
+    if any(word in low for word in _SWITCHES):
+        return Part(name, switch_chip=vendor not in (None, AMD_PROCESSORS, INTEL))
     return None
-
-
-# --- what the functions say of the machine ---------------------------------------------------------------------
-
-_HYPERVISOR_VENDORS = {
-    0x1B36: "KVM",  # Red Hat's emulated bridges and controllers: QEMU
-    0x15AD: "VMware",
-    0x1414: "Hyper-V",
-    0x5853: "Xen",
-    0x80EE: "VirtualBox",
-    0x1AB8: "Parallels",
-}
-_BOCHS_DISPLAY = (0x1234, 0x1111)
-_QEMU_SUBSYSTEM = (0x1AF4, 0x1100)
-_VIRTIO = 0x1AF4
-# Host bridges that virtual machines show: 440FX, Q35, QEMU's generic one, Cloud Hypervisor's.
-_VIRTUAL_HOST_BRIDGES = frozenset({(0x8086, 0x1237), (0x8086, 0x29C0), (0x1B36, 0x0008), (0x8086, 0x0D57)})
-
-
-def hypervisor_of_functions(functions: Iterable[Function]) -> str | None:
-    """The hypervisor whose emulated devices are among the functions, None where there are none.
-
-    Virtio alone is no proof, since cards of some clouds show it to bare metal: it counts unless a real host bridge is
-    there. Amazon's and Google's own devices serve bare metal too and do not count.
-    """
-    virtio = False
-    host_bridges: set[tuple[int | None, int | None]] = set()
-    for function in functions:
-        vendor = function.vendor_id
-        if vendor in _HYPERVISOR_VENDORS:
-            return _HYPERVISOR_VENDORS[vendor]
-        ids = (vendor, function.device_id)
-        if ids == _BOCHS_DISPLAY or (function.subsystem_vendor_id, function.subsystem_device_id) == _QEMU_SUBSYSTEM:
-            return "KVM"
-        if vendor == _VIRTIO:
-            virtio = True
-        if function.class_code is not None and function.class_code >> 8 == 0x0600:
-            host_bridges.add(ids)
-    return "KVM" if virtio and (not host_bridges or host_bridges & _VIRTUAL_HOST_BRIDGES) else None

@@ -14,7 +14,7 @@ from gpu_topo.model.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # Board vendors that put their own vendor id, but NVIDIA's device id, into the subsystem of professional boards
 # (NVIDIA, Dell, HP, Lenovo; list of supported GPUs in NVIDIA/open-gpu-kernel-modules README).
@@ -143,7 +143,17 @@ def gpu_part(vendor_id: int, device_id: int, subsystem: tuple[int, int] | None =
     return shared and shared._replace(name=general.name)
 
 
-_PREFIXES = ("nvidia corporation ", "nvidia ", "amd ", "intel(r) ", "intel ")
+_PREFIXES = (
+    "nvidia corporation ",
+    "nvidia ",
+    "advanced micro devices, inc. [amd/ati] ",
+    "amd ",
+    "intel corporation ",
+    "intel(r) ",
+    "intel ",
+    "habana labs ltd. ",
+    "huawei technologies co., ltd. ",
+)
 
 
 def _normalised(model: str) -> str:
@@ -167,11 +177,36 @@ def _gpus_by_name() -> dict[str, list[list[str]]]:
 
 @cached
 def gpu_part_by_name(model: str) -> Part | None:
-    """The GPU with exactly this model name, as its driver prints it: for recordings that hold no ids.
+    """The GPU with exactly this model name, as its driver or pci.ids prints it: for recordings that hold no ids.
 
     Vendor prefix, case and hyphens do not count. Where several parts bear the name, only what they agree on.
     """
     return _agreed(map(_gpu, _gpus_by_name().get(_normalised(model), ())))
+
+
+def gpu_ids_by_name(model: str) -> list[tuple[int, int]]:
+    """(vendor id, device id) of every part with exactly this model name."""
+    rows = _gpus_by_name().get(_normalised(model), ())
+    return list(dict.fromkeys((int(row[0], 16), int(row[1], 16)) for row in rows))
+
+
+_MOST_WORDS = 9  # "Advanced Micro Devices, Inc. [AMD/ATI]" has five, "MT43244 BlueField-3 integrated ..." five more
+
+
+def _ends(name: str) -> Iterator[str]:
+    """A name as the tables spell it, whole, then without its first word, and so on: vendors have many spellings."""
+    words = name.lower().replace(", ", "; ").replace(",", ";").split(" ")
+    for first in range(min(len(words), _MOST_WORDS)):
+        yield " ".join(words[first:])
+
+
+def _by_name(table: str, names: str) -> dict[str, list[tuple[int, int]]]:
+    """Name -> the ids that bear it, in a table of parts and in one of further names for them."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    rows = [(row[2], *row[:2]) for row in _all_rows(table)]
+    for name, vendor, device in (*rows, *((row[0], row[1], row[2]) for row in (_all_rows(names) if names else ()))):
+        found.setdefault(name.lower(), []).append((int(vendor, 16), int(device, 16)))
+    return found
 
 
 def _display_row(vendor_id: int, device_id: int) -> list[str] | None:
@@ -190,6 +225,19 @@ def integrated_part(vendor_id: int, device_id: int) -> Part | None:
     """The graphics inside a processor or chipset with exactly these ids: a name, and no link to judge."""
     row = _display_row(vendor_id, device_id)
     return Part(name=row[2], form_factor="integrated", market="consumer") if row and row[3] == "apu" else None
+
+
+@cached
+def _displays_by_name() -> dict[str, list[tuple[int, int]]]:
+    return _by_name("displays.csv", "")
+
+
+def display_by_name(name: str) -> tuple[str, Part | None]:
+    """Role and part, as by ids, of the display with exactly this name ("... [AMD/ATI] Raphael")."""
+    for end in _ends(name):
+        for ids in _displays_by_name().get(end, ()):
+            return display_role(*ids), integrated_part(*ids)
+    return "", None
 
 
 # --- network, switches, bridges --------------------------------------------------------------------------------
@@ -211,14 +259,17 @@ def nic_part(vendor_id: int, device_id: int) -> Part | None:
 
 
 @cached
-def _nics_by_name() -> dict[str, tuple[int, int]]:
-    return {row[2].lower(): (int(row[0], 16), int(row[1], 16)) for row in _all_rows("nics.csv")}
+def _nics_by_name() -> dict[str, list[tuple[int, int]]]:
+    return _by_name("nics.csv", "nic_names.csv")
 
 
 def nic_part_by_name(model: str) -> Part | None:
-    """The network adapter with exactly this model name ("ConnectX-7"): for recordings that hold no ids."""
-    ids = _nics_by_name().get(model.strip().lower())
-    return nic_part(*ids) if ids else None
+    """The network adapter with exactly this name ("ConnectX-7", "... Ethernet Controller E810-C for QSFP"): for
+    recordings that hold no ids. Where several parts bear the name, only what they agree on."""
+    for end in _ends(model.strip()):
+        if ids := _nics_by_name().get(end):
+            return _agreed(part for vendor, device in ids if (part := nic_part(vendor, device)) is not None)
+    return None
 
 
 @cached
@@ -256,6 +307,20 @@ def bridge_part(vendor_id: int, device_id: int) -> Part | None:
 
 
 @cached
+def _bridges_by_name() -> dict[str, list[tuple[int, int]]]:
+    return _by_name("bridges.csv", "bridge_names.csv")
+
+
+def bridge_part_by_name(name: str, vendor_id: int | None) -> Part | None:
+    """The bridge with exactly this name: for recordings that hold no ids."""
+    for end in _ends(name):
+        for vendor, device in _bridges_by_name().get(end, ()):
+            if vendor_id in (vendor, None):
+                return bridge_part(vendor, device)
+    return None
+
+
+@cached
 def psid_gbps(psid: str) -> float | None:
     """The grade of a board by its PSID (board_id): Gb/s of one port."""
     for row in _rows("psids.csv", psid):
@@ -279,10 +344,14 @@ def baseboards(vendor_id: int, device_id: int, gpus: int) -> tuple[Baseboard, ..
     return tuple(board for board in boards if board.gpus == fewest)
 
 
-def nvswitches_per_baseboard(vendor_id: int, device_id: int, gpus: int) -> int | None:
-    """How many NVSwitches a node with so many GPUs of one model has on PCI; None where not known or not on PCI."""
+def nvswitches_per_baseboard(parts: Iterable[tuple[int, int]], gpus: int) -> int | None:
+    """How many NVSwitches a node with so many GPUs of one model has on PCI; None where not known or not on PCI.
+
+    parts: the (vendor, device) that the GPUs may have, one where a recording gives ids, else all that bear their name.
+    """
     counts = {
         board.nvswitches if board.nvswitches_on_pci or not board.nvswitches else None
-        for board in baseboards(vendor_id, device_id, gpus)
+        for vendor, device in parts
+        for board in baseboards(vendor, device, gpus)
     }
     return counts.pop() if len(counts) == 1 else None

@@ -179,7 +179,8 @@ RULES = (
         (CRITICAL,),
         "fewer NVSwitches are on the bus than the baseboard has",
         "NVSwitch functions on PCI against the baseboard that carries exactly this GPU model in this number",
-        "guests, boards whose NVSwitches are not on PCI (HGX B200 and later), recordings that list some functions only",
+        "guests, boards whose NVSwitches are not on PCI (HGX B200 and later), recordings that list some functions "
+        "only. Unassessed where NVSwitches are there and no board is known to carry such GPUs in this number",
         ("drain the node and power-cycle it", "have the baseboard serviced"),
         ("catalogue: baseboards.csv, with a source for each board",),
         judge_missing,
@@ -192,7 +193,7 @@ RULES = (
         "a GPU's registration with the NVLink fabric failed, is unhealthy or does not end",
         "fabric state, status and health of each GPU, as NVML and nvidia-smi -q tell them",
         "completed with success; in progress within the grace after boot, off NVSwitch boards and in guests; "
-        "'Not Supported' in health fields",
+        "'Not Supported' in health fields; GPUs bound to vfio-pci (unassessed)",
         _REMEDY,
         (
             "kubernetes-sigs/dra-driver-nvidia-gpu#626 (completed, unhealthy), #1264 (in progress for ever by design)",

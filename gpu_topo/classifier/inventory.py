@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.classifier.undetermined import undetermined
 from gpu_topo.model.finding import BASELINE, CAUSE_NOT_RECORDED, CONFIG, CRITICAL, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.node import Node
+from gpu_topo.model.node import NIC, Device, Node
+from gpu_topo.topology.adapters import Nic, nics
 from gpu_topo.topology.counted import accelerators
+from gpu_topo.topology.roles import NVSWITCH as FOR_NVSWITCHES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from gpu_topo.topology.baseline import Difference
 
@@ -23,21 +26,34 @@ _WORDS = {
     "nvswitches": ("NVSwitch", "NVSwitches"),
     "storage": ("storage device", "storage devices"),
 }
-_GPUS = "gpus"
+_GPUS, _NICS = "gpus", "nics"
+_COMPUTING = (_GPUS, "accelerators")
+_HINT = "lspci -nn would tell"
 
 
-def _present(node: Node) -> dict[str, int]:
-    """How many of each kind there are. Who expects GPUs on a machine of accelerators means these."""
+def _present(node: Node, policy: Policy, basis: str) -> dict[str, int]:
+    """How many of each kind there are. Who expects GPUs on a machine of accelerators means these, and who expects NICs
+    does not mean those that manage NVSwitches; a baseline has them too, since it holds what is on the bus."""
     from gpu_topo.topology.baseline import counts  # only who expects something needs it
 
     found = counts(node)
     if not found[_GPUS]:
         found[_GPUS] = len(accelerators(node))
+    if basis == CONFIG:
+        found[_NICS] -= sum(nic.role == FOR_NVSWITCHES and _is_nic(node, nic) for nic in nics(node, policy.roles))
     return found
+
+
+def _is_nic(node: Node, nic: Nic) -> bool:
+    device = node.devices.get(nic.address or "")
+    return device is not None and device.kind == NIC
 
 
 def judge_short(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """inventory-short."""
+    unclear = undetermined(node)
+    if unclear:
+        yield Unassessed(SHORT, "node", _unclear_words(unclear), CAUSE_NOT_RECORDED)
     saved = past.baseline.get("counts")
     wanted = ((policy.expect, CONFIG), (saved if isinstance(saved, dict) else {}, BASELINE))
     if not any(expected for expected, _ in wanted):
@@ -46,18 +62,20 @@ def judge_short(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         reason = "the recording holds no inventory of devices"
         yield Unassessed(SHORT, "node", reason, CAUSE_NOT_RECORDED)
         return
-    present = _present(node)
-    short: dict[str, tuple[int, str]] = {}
+    short: dict[str, tuple[int, int, str]] = {}
     for expected, basis in wanted:
+        present = _present(node, policy, basis) if expected else {}
         for kind, count in expected.items():
-            if isinstance(count, int) and present.get(kind, 0) < count and kind not in short:
-                short[kind] = (count, basis)
+            there = present.get(kind, 0)
+            if not isinstance(count, int) or there >= count or kind in short:
+                continue
+            if kind in _COMPUTING and there + len(unclear) >= count:
+                continue  # what is not told apart may be those that seem to be missing
+            short[kind] = (there, count, basis)
     if not short:
         return
-    words = ", ".join(
-        f"{_counted(present.get(kind, 0), kind)} instead of {count}" for kind, (count, _) in short.items()
-    )
-    bases = {basis for _, basis in short.values()}
+    words = ", ".join(f"{_counted(there, kind)} instead of {count}" for kind, (there, count, _) in short.items())
+    bases = {basis for _, _, basis in short.values()}
     yield Finding(
         SHORT,
         CRITICAL,
@@ -72,8 +90,20 @@ def judge_short(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         ),
         "gpu-topo inspect --all; lspci",
         related=_gone(node, past, policy, short),
-        observed={kind: present.get(kind, 0) for kind in short},
-        expected={kind: count for kind, (count, _) in short.items()},
+        observed={kind: there for kind, (there, _, _) in short.items()},
+        expected={kind: count for kind, (_, count, _) in short.items()},
+    )
+
+
+def _unclear_words(unclear: Sequence[Device]) -> str:
+    first = unclear[0]
+    name = f" ({first.name})" if first.name else ""
+    if len(unclear) == 1:
+        return f"the recording does not tell what {first.address}{name} is: it may be a GPU or accelerator; {_HINT}"
+    others = len(unclear) - 1
+    return (
+        f"the recording does not tell what {first.address}{name} and {others} other{'s' if others > 1 else ''} are: "
+        f"they may be GPUs or accelerators; {_HINT}"
     )
 
 
@@ -126,7 +156,9 @@ RULES = (
         (CRITICAL,),
         "devices are missing",
         "GPUs, NICs, NVSwitches and storage devices against --expect, the configuration and the saved baseline",
-        "as many or more are there, or nobody said how many there should be",
+        "as many or more are there, or nobody said how many there should be. What may be a GPU, and the recording does "
+        "not tell (neither class nor a name that says), is unassessed. NICs that manage NVSwitches are none that "
+        "one declares",
         ("see what the kernel said when it went", "power-cycle the node", "reseat the card"),
         ("NVIDIA/dcgm-exporter#348, leptonai/gpud#810 (devices that vanish without a word)",),
         judge_short,

@@ -75,7 +75,7 @@ _NO_EVIDENCE = "neither ports nor rates are recorded, which would tell what the 
 
 def _doubt(node: Node, policy: Policy, adapters: Sequence[Nic], wanted: float) -> str | None:
     """Why an inventory does not tell that there are fewer fabric adapters than wanted; None where it does."""
-    if not _are_evident(adapters):
+    if not _are_evident(node, policy, adapters):
         return _NO_EVIDENCE
     more = len(uncounted(node, policy.roles))
     if more and len(adapters) + more >= wanted:
@@ -83,9 +83,13 @@ def _doubt(node: Node, policy: Policy, adapters: Sequence[Nic], wanted: float) -
     return None
 
 
-def _are_evident(adapters: Sequence[Nic]) -> bool:
-    """Whether more than what its part could do says of some adapter that it serves the fabric."""
-    return any(nic.evident for nic in adapters)
+def _are_evident(node: Node, policy: Policy, adapters: Sequence[Nic]) -> bool:
+    """Whether something says that adapters serve the fabric, more than what their parts could do: a port, a rate, the
+    class of one, or that most GPUs have one beside them."""
+    if any(nic.evident for nic in adapters):
+        return True
+    found = nearest_adapters(node, policy.roles).values()
+    return sum(_is_near(nearest.paths) for nearest in found) * 2 > len(found)
 
 
 def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
@@ -101,9 +105,7 @@ def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if not any(found.paths for found in paths.values()):
         yield _hidden(NEAR, node)
         return
-    if not _are_evident(adapters):
-        yield Unassessed(NEAR, "node", _NO_EVIDENCE, CAUSE_NOT_RECORDED)
-        return
+    evident = _are_evident(node, policy, adapters)
     doubtful = {device.path[0]: device.address for device in uncounted(node, policy.roles) if len(device.path) > 1}
     for peers in models.values():
         if len(peers) < 2:
@@ -115,6 +117,8 @@ def judge_near(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
                 continue
             if found.hidden is not None:
                 yield _in_doubt(NEAR, node, gpu, found)
+            elif near and not evident:
+                yield Unassessed(NEAR, gpu.address, _NO_EVIDENCE, CAUSE_NOT_RECORDED)
             elif near and (other := doubtful.get(gpu.path[0])) is not None:
                 reason = f"whether {other} is a fabric adapter is not known: neither its rate nor its part is"
                 yield Unassessed(NEAR, gpu.address, reason, CAUSE_NOT_RECORDED)
@@ -159,9 +163,7 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     if not any(found.paths for found in paths.values()):
         yield _hidden(CROSS, node)
         return
-    if not _are_evident(adapters):
-        yield Unassessed(CROSS, "node", _NO_EVIDENCE, CAUSE_NOT_RECORDED)
-        return
+    evident = _are_evident(node, policy, adapters)
     if all(_is_across(found.paths) for found in paths.values()) and all(is_c2c(node, gpu) for gpu in gpus):
         # The driver calls every path SYS there, since each GPU's memory is a NUMA node of its own.
         reason = "on chip-to-chip machines the driver does not tell near adapters from far ones"
@@ -173,6 +175,9 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             continue  # another may be nearer still: it is on this side all the same
         if found.hidden is not None:
             yield _in_doubt(CROSS, node, gpu, found)
+            continue
+        if not evident:
+            yield Unassessed(CROSS, gpu.address, _NO_EVIDENCE, CAUSE_NOT_RECORDED)
             continue
         names = [path.b for path in found.paths]
         yield Finding(

@@ -30,7 +30,6 @@ from gpu_topo.topology.interconnect import (
     interconnect,
     joined,
     needs_switch,
-    on_switches,
 )
 
 TYPE_CHECKING = False
@@ -62,7 +61,7 @@ def judge_partial(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion
         bare = [count for count in group if not count.active]
         numbers = sorted({count.active for count in joined_ones})
         wanted = expected(node, group)[0]
-        if bare and model_of(node, group[0].gpu) == UNKNOWN_MODEL and not on_switches(node):
+        if bare and model_of(node, group[0].gpu) == UNKNOWN_MODEL:
             # `nvidia-smi topo -m` alone: a display card beside the bridged ones is no twin of theirs.
             for count in bare:
                 yield Unassessed(PARTIAL, count.gpu.address, _NO_MODEL, CAUSE_NOT_RECORDED)

@@ -12,6 +12,7 @@ from gpu_topo.model.reading import Reading, Unknown, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.ports import card_of, is_up, port_name, serves_no_one
+from gpu_topo.topology.ports import position as position_of
 from gpu_topo.topology.roles import NVSWITCH, roles
 
 TYPE_CHECKING = False
@@ -89,10 +90,7 @@ def by_board(ports: Sequence[Judged]) -> Mapping[tuple[str, ...], list[Judged]]:
 
 def position(judged: Judged) -> tuple[str, int]:
     """Which port of its card this is: function and number. Cards are cabled alike, port by port."""
-    address = known(judged.port.address) or ""
-    number = judged.port.card_function
-    function = address.rpartition(".")[2] if address or number is None else str(number)
-    return function, judged.port.port
+    return position_of(judged.port)
 
 
 def baseline_port(past: Past, port: Port) -> Mapping[str, object] | None:

@@ -2,7 +2,7 @@
 
 collections.namedtuple compiles a constructor for every type, typing.NamedTuple every annotation too, and both modules
 take longer to load than a machine takes to read. To a type checker this is typing's own. At run time it has the same
-notation and the same methods; annotations are not looked at, and a constructor is compiled only for records made `often`.
+notation and the same methods; annotations are not looked at, and only records made `often` get a compiled constructor.
 """
 
 from __future__ import annotations

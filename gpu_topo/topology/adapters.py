@@ -5,13 +5,14 @@ from __future__ import annotations
 from gpu_topo.model.cached import of_last
 from gpu_topo.model.facts import OK, PARTIAL
 from gpu_topo.model.host import NetDevice, Port
-from gpu_topo.model.node import NIC, Device, Node
+from gpu_topo.model.node import NIC, OTHER, Device, Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.counted import is_spare
 from gpu_topo.topology.lookup import lookup
+from gpu_topo.topology.port_sets import is_integrated
 from gpu_topo.topology.ports import is_up, line_rate, port_name, serves_no_one
-from gpu_topo.topology.roles import FABRIC, MANAGEMENT, NVSWITCH, STORAGE, UNKNOWN, UNUSED, roles
+from gpu_topo.topology.roles import FABRIC, MANAGEMENT, NVSWITCH, STORAGE, UNKNOWN, UNUSED, overridden, roles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # An adapter that no RDMA source speaks of counts when it can do at least this.
 _FAST_ADAPTER_GBPS = 100.0
+_AMAZON = 0x1D0F
 _INFINIBAND_CLASSES = (0x0207, 0x0208)  # InfiniBand and Omni-Path
 
 
@@ -27,7 +29,9 @@ class Nic(NamedTuple):
 
     Each function counts, as in `nvidia-smi topo -m`: NCCL drives the two functions of a two-port card as two adapters.
 
-    rate_gbps: line rates of its active ports together; None where one of them is not known.
+    rate_gbps: line rates of its active ports together; None where one of them is not known. Of ports on the chip of an
+    accelerator those that the configuration calls the fabric's: the others join it with its neighbours.
+    evident: whether a port, an interface, its class or the configuration tells its role, and not what its part could do
     """
 
     address: str | None
@@ -35,6 +39,8 @@ class Nic(NamedTuple):
     role: str
     ports: tuple[Port, ...] = ()
     rate_gbps: float | None = None
+    integrated: bool = False  # on the chip of an accelerator: its traffic crosses no PCIe link
+    evident: bool = True
 
 
 @of_last
@@ -65,16 +71,47 @@ def nics(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
     by_name: dict[str, list[Port]] = {}
     for port in left:
         by_name.setdefault(port.device, []).append(port)
-    result += [
-        Nic(known(own[0].address), name, _strongest(own, told), tuple(own), _sum(node, own))
-        for name, own in by_name.items()
-    ]
+    result += [_without_function(node, name, own, told, overrides) for name, own in by_name.items()]
     return tuple(result)
 
 
 def fabric(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
     """The adapters that carry the GPUs' traffic to other nodes."""
     return tuple(nic for nic in nics(node, overrides) if nic.role == FABRIC)
+
+
+@of_last
+def uncounted(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Device, ...]:
+    """More functions that may serve the fabric: NICs of which neither a rate nor what they could do is known, and what
+    hangs below a bridge and a recording without classes does not tell from NICs."""
+    if _rdma_is_known(node):
+        return ()
+    unknown = {nic.address for nic in nics(node, overrides) if nic.role == UNKNOWN and not nic.evident}
+    return tuple(
+        device
+        for device in node.devices.values()
+        if device.address in unknown
+        or (
+            device.kind == OTHER and device.part is None and device.function.class_code is None and len(device.path) > 1
+        )
+    )
+
+
+def _rdma_is_known(node: Node) -> bool:
+    return bool(node.ports) or any(s.name == "rdma" and s.status in (OK, PARTIAL) for s in node.sources)
+
+
+def _without_function(
+    node: Node, name: str, ports: Sequence[Port], told: Mapping[str, str], overrides: Mapping[str, str]
+) -> Nic:
+    """An adapter whose function is not recorded, or is an accelerator's."""
+    integrated = is_integrated(node, ports[0])
+    counted = ports
+    if integrated:
+        # Only the configuration can tell the ports that leave the node from those between the accelerators.
+        named = all(overridden(port, overrides) for port in ports)
+        counted = [port for port in ports if told.get(port_name(port)) == FABRIC] if named else ()
+    return Nic(known(ports[0].address), name, _strongest(ports, told), tuple(ports), _sum(node, counted), integrated)
 
 
 def _named(device: Device, by_device: Mapping[str, Port]) -> bool:
@@ -92,22 +129,34 @@ def _nic(
     speed = known(interface.speed_mbps) if interface else None
     rate = speed / 1000 if speed else None
     name = interface.name if interface else device.name
-    return Nic(device.address, name, own or _role_without_ports(node, device, interface, rate), (), rate)
+    role, evident = (own, True) if own else _role_without_ports(node, device, interface, rate)
+    return Nic(device.address, name, role, (), rate, evident=evident)
 
 
-def _role_without_ports(node: Node, device: Device, interface: NetDevice | None, rate: float | None) -> str:
-    """The role of an adapter that no RDMA source speaks of."""
+def _role_without_ports(
+    node: Node, device: Device, interface: NetDevice | None, rate: float | None
+) -> tuple[str, bool]:
+    """The role of an adapter that no RDMA source speaks of, and whether it is evident."""
     if interface and interface.default_route:
-        return MANAGEMENT
-    if node.ports or any(s.name == "rdma" and s.status in (OK, PARTIAL) for s in node.sources):
-        return UNKNOWN  # the RDMA devices are known, and this is none of them
+        return MANAGEMENT, True
+    if _rdma_is_known(node):
+        return UNKNOWN, True  # the RDMA devices are known, and this is none of them
     if device.part and device.part.management:
-        return UNKNOWN
+        return UNKNOWN, True
     kind = (device.function.class_code or 0) >> 8
-    if kind in _INFINIBAND_CLASSES or ":" not in device.address:
-        return FABRIC  # `nvidia-smi topo -m`, which names no addresses, lists RDMA adapters only
-    most = rate if rate is not None else (device.part.port_max_gbps if device.part else None)
-    return FABRIC if most is not None and most >= _FAST_ADAPTER_GBPS else UNKNOWN
+    if kind in _INFINIBAND_CLASSES or _is_efa(device) or ":" not in device.address:
+        return FABRIC, True  # `nvidia-smi topo -m`, which names no addresses, lists RDMA adapters only
+    if rate is not None:
+        return FABRIC if rate >= _FAST_ADAPTER_GBPS else UNKNOWN, True
+    most = device.part.port_max_gbps if device.part else None
+    if most is None or most < _FAST_ADAPTER_GBPS:
+        return UNKNOWN, most is not None
+    return FABRIC, False
+
+
+def _is_efa(device: Device) -> bool:
+    """Amazon's Elastic Fabric Adapter, an Ethernet class function that is for RDMA alone."""
+    return device.function.vendor_id == _AMAZON and (device.function.device_id or 0) >> 4 == 0xEFA
 
 
 def _strongest(ports: Iterable[Port], told: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_topo.model.node import STORAGE, Device, Node
 from gpu_topo.model.reading import EMPTY, known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Near, Placement
-from gpu_topo.topology.adapters import Nic, nics
+from gpu_topo.topology.adapters import Nic, nics, uncounted
 from gpu_topo.topology.capacity import card_carries
 from gpu_topo.topology.counted import accelerators
 from gpu_topo.topology.interconnect import NONE, interconnect
@@ -35,7 +35,9 @@ def placement(node: Node, roles: Mapping[str, str] = EMPTY) -> Placement:
     fabric = tuple(nic for nic in found if nic.role == FABRIC)
     shape = interconnect(node)
     rows = _rows(node, gpus, fabric, nearest_adapters(node, roles))
-    ratio = round(len(fabric) / len(gpus), 4) if fabric else None
+    # An inventory may hold more that serve the fabric: their number is then as unknown as their rate.
+    open_ended = len(fabric) < len(gpus) <= len(fabric) + len(uncounted(node, roles))
+    ratio = round(len(fabric) / len(gpus), 4) if fabric and not open_ended else None
     carried = [carried_gbs(node, nic) for nic in fabric]
     total = sum(gbs for gbs in carried if gbs is not None) if carried and None not in carried else None
     per_gpu = round(total / len(gpus), 3) if total is not None else None
@@ -44,7 +46,7 @@ def placement(node: Node, roles: Mapping[str, str] = EMPTY) -> Placement:
         nic_to_gpu_ratio=ratio,
         scale_out_gbs_per_gpu=per_gpu,
         settings=settings(node, rows, fabric, shape, roles),
-        summary=_summary(node, gpus, fabric, shape, per_gpu),
+        summary=_summary(node, gpus, fabric, shape, per_gpu, "at least " if open_ended else ""),
     )
 
 
@@ -88,10 +90,12 @@ def _cpus(node: Node, gpu: Device, numa: int | None) -> str | None:
     return next((known(entry.cpus) or None for entry in nodes if entry.number == numa), None)
 
 
-def pcie_gbs_of(node: Node, address: str | None) -> float | None:
-    """GB/s per direction that PCIe gives the card of a function; None where it is hidden, guessed or not known."""
-    device = node.devices.get(address or "")
-    return None if device is None or address in node.hidden_links else card_carries(node, device)
+def pcie_gbs_of(node: Node, nic: Nic) -> float | None:
+    """GB/s per direction that PCIe gives an adapter; None where it needs none, or it is hidden, guessed or unknown."""
+    device = node.devices.get(nic.address or "")
+    if device is None or nic.integrated or nic.address in node.hidden_links:
+        return None
+    return card_carries(node, device)
 
 
 def carried_gbs(node: Node, nic: Nic) -> float | None:
@@ -101,15 +105,20 @@ def carried_gbs(node: Node, nic: Nic) -> float | None:
     if nic.rate_gbps is None:
         return None
     line = nic.rate_gbps / _BYTE
-    host = pcie_gbs_of(node, nic.address)
+    host = pcie_gbs_of(node, nic)
     return line if host is None else min(line, host)
 
 
 def _summary(
-    node: Node, gpus: Sequence[Device], fabric: Sequence[Nic], shape: Interconnect, per_gpu: float | None
+    node: Node,
+    gpus: Sequence[Device],
+    fabric: Sequence[Nic],
+    shape: Interconnect,
+    per_gpu: float | None,
+    some: str,
 ) -> str:
-    """One sentence: what this node is good for, and what limits it."""
-    return f"{_inside(node, gpus, shape)}; {_outside(node, gpus, fabric, per_gpu)}."
+    """One sentence: what this node is good for, and what limits it. some: what to say before the number of adapters."""
+    return f"{_inside(node, gpus, shape)}; {_outside(node, gpus, fabric, per_gpu, some)}."
 
 
 def _inside(node: Node, gpus: Sequence[Device], shape: Interconnect) -> str:
@@ -126,12 +135,12 @@ def _inside(node: Node, gpus: Sequence[Device], shape: Interconnect) -> str:
     return f"Tensor parallelism up to {shape.max_tensor_parallel} inside {name} ({shape.shape})"
 
 
-def _outside(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic], per_gpu: float | None) -> str:
+def _outside(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic], per_gpu: float | None, some: str) -> str:
     if not fabric:
         return "no adapter for traffic to other nodes is known"
     over = _many(len(fabric), "fabric adapter")
     if per_gpu is None:
-        return f"{over} for {_many(len(gpus), 'GPU')}, at a rate that is not known"
+        return f"{some}{over} for {_many(len(gpus), 'GPU')}, at a rate that is not known"
     text = f"{per_gpu:.4g} GB/s per GPU and direction to other nodes over {over}"
     limits = _limits(node, gpus, fabric)
     return f"{text}, limited by {limits}" if limits else text
@@ -148,7 +157,7 @@ def _limits(node: Node, gpus: Sequence[Device], fabric: Sequence[Nic]) -> str:
         return f"ports that are down ({', '.join(down)})"
     narrow = []
     for nic in fabric:
-        host = pcie_gbs_of(node, nic.address)
+        host = pcie_gbs_of(node, nic)
         if host is not None and nic.rate_gbps is not None and host < nic.rate_gbps / _BYTE:
             narrow.append(nic.name)
     if narrow:

@@ -9,6 +9,7 @@ from gpu_topo.model.reading import known
 from gpu_topo.topology.lookup import lookup
 
 _UP = ("ACTIVE", "ACTIVE_DEFER")
+_WAITING = ("INIT", "ARMED")
 
 
 def port_name(port: Port) -> str:
@@ -21,8 +22,11 @@ def netdev_of(node: Node, port: Port) -> NetDevice | None:
     name = known(port.netdev)
     if not name:
         return None
-    near = lookup(node).netdevs(known(port.address) or "")
-    return next((device for device in (*near, *node.netdevs) if device.name == name), None)
+    for near in (lookup(node).netdevs(known(port.address) or ""), node.netdevs):
+        for device in near:
+            if device.name == name:
+                return device
+    return None
 
 
 def line_rate(node: Node, port: Port) -> float | None:
@@ -44,10 +48,23 @@ def is_up(port: Port) -> bool:
     return known(port.state) in _UP
 
 
+def has_link(port: Port) -> bool:
+    """Whether the port has a partner: it is up, or waits for a subnet manager."""
+    return is_up(port) or known(port.state) in _WAITING
+
+
 def card_of(port: Port) -> str:
     """What the functions and ports of one card share."""
     address = known(port.address)
     return slot_of(address) if address else port.card or port.device
+
+
+def position(port: Port) -> tuple[str, int]:
+    """Which port of its card this is: function and number. Cards are cabled alike, port by port."""
+    address = known(port.address) or ""
+    number = port.card_function
+    function = address.rpartition(".")[2] if address or number is None else str(number)
+    return function, port.port
 
 
 def serves_no_one(node: Node, port: Port) -> bool:

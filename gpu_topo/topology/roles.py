@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from gpu_topo.model.cached import of_last
 from gpu_topo.model.host import Port
-from gpu_topo.model.node import GPU, NIC, Node
+from gpu_topo.model.node import NIC, Node
 from gpu_topo.model.reading import EMPTY, known
-from gpu_topo.model.record import NamedTuple
 from gpu_topo.model.structure import PIX, PXB
 from gpu_topo.topology.counted import accelerators, is_spare
 from gpu_topo.topology.lookup import lookup
-from gpu_topo.topology.ports import card_of, is_up, line_rate, port_name, serves_no_one
+from gpu_topo.topology.port_sets import (
+    FABRIC_GBPS,
+    PortSet,
+    carries_default_route,
+    fabric_sets,
+    is_integrated,
+    port_sets,
+    switch_managers,
+)
+from gpu_topo.topology.ports import card_of, has_link, line_rate, port_name, position, serves_no_one
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,11 +30,6 @@ MANAGEMENT = "management"
 NVSWITCH = "nvswitch"
 UNUSED = "unused"
 UNKNOWN = "unknown"
-
-# Ethernet below this carries no training traffic: it is what on-board ports do. InfiniBand counts at any rate.
-_FABRIC_GBPS = 25.0
-_MANAGER_TYPES = ("MT4129",)  # ConnectX-7, which HGX B200 and B300 boards manage their NVSwitches through
-_MOST_MANAGERS = 4
 
 
 @of_last
@@ -66,142 +69,116 @@ def overridden(port: Port, overrides: Mapping[str, str]) -> str | None:
 
 # --- evidence -------------------------------------------------------------------------------------------------
 
-_Group = tuple[str, ...]
-
-
-class _Evidence(NamedTuple):
-    """What is known of one group of equal ports."""
-
-    ports: tuple[Port, ...]
-    rate: float | None  # highest of the ports that are up
-    near: frozenset[str]  # GPUs that have one of them on their own switch
-    infiniband: bool
-
-
-def _group_of(node: Node, port: Port) -> _Group:
-    """Ports of one kind: the same board, else the same type of chip, and the same link layer."""
-    device = node.devices.get(known(port.address) or "")
-    chip = known(port.hca_type) or (device.name if device else "")
-    return (known(port.board_id) or chip, known(port.link_layer) or "", port.transport or "")
-
 
 def _by_evidence(node: Node, ports: Sequence[Port]) -> dict[str, str]:
     if not ports:
         return {}
-    groups: dict[_Group, list[Port]] = {}
-    for port in ports:
-        groups.setdefault(_group_of(node, port), []).append(port)
     neighbours = near_gpus(node)
-    routes = frozenset(device.name for device in node.netdevs if device.default_route)
-    found: dict[str, str] = {}
-    candidates: list[_Evidence] = []
-    for members in groups.values():
-        evidence = _weigh(node, members, neighbours)
-        if not any(is_up(port) or known(port.state) is None for port in members):
-            found.update({port_name(port): UNUSED for port in members})
-        elif _could_be_fabric(node, evidence):
-            candidates.append(evidence)
-        else:
-            found.update({port_name(port): _away_from_fabric(node, port, routes) for port in members})
-    managers = _switch_managers(node, candidates)
-    if managers is not None:
-        candidates.remove(managers)
-        found.update({port_name(port): NVSWITCH for port in managers.ports})
-    if candidates:
-        found.update(_split(node, candidates, neighbours, routes))
-    return found
-
-
-def _weigh(node: Node, members: Sequence[Port], neighbours: Mapping[str, frozenset[str]]) -> _Evidence:
-    rates = [rate for port in members if is_up(port) and (rate := line_rate(node, port)) is not None]
-    near = frozenset(gpu for port in members for gpu in neighbours.get(known(port.address) or port.device, ()))
-    return _Evidence(tuple(members), max(rates, default=None), near, members[0].transport == "infiniband")
-
-
-def _could_be_fabric(node: Node, evidence: _Evidence) -> bool:
-    if evidence.infiniband or evidence.ports[0].transport == "efa":
-        return True
-    if evidence.rate is not None:
-        return evidence.rate >= _FABRIC_GBPS
-    device = node.devices.get(known(evidence.ports[0].address) or "")
-    most = device.part.port_max_gbps if device and device.part else None
-    return most is None or most >= _FABRIC_GBPS
-
-
-def _split(
-    node: Node, candidates: Sequence[_Evidence], neighbours: Mapping[str, frozenset[str]], routes: frozenset[str]
-) -> dict[str, str]:
-    """Fabric, storage or management for ports that are fast enough to be the fabric."""
-    first = max(candidates, key=lambda e: (len(e.near), e.rate or 0.0, e.infiniband, len(e.ports)))
-    found: dict[str, str] = {}
-    chosen: list[Port] = []
-    for evidence in candidates:
-        # Boards of another revision beside their GPUs and as fast as the rest belong to the fabric too.
-        equal = evidence.near and evidence.infiniband == first.infiniband and evidence.rate == first.rate
-        if evidence is first or equal:
-            chosen += evidence.ports
-        else:
-            found.update({port_name(port): _away_from_fabric(node, port, routes) for port in evidence.ports})
-    others = [port for port in chosen if not _carries_default_route(port, routes)]
-    if others:
-        found.update({port_name(port): MANAGEMENT for port in chosen if _carries_default_route(port, routes)})
-        chosen = others
-    found.update(_within_fabric(node, chosen, neighbours))
-    return found
-
-
-def _within_fabric(node: Node, ports: Sequence[Port], neighbours: Mapping[str, frozenset[str]]) -> dict[str, str]:
-    """Equal ports: those that are left over beside a full set near the GPUs serve storage; a second port that is down
-    on a card whose first is up is not used."""
-    near = {port_name(port) for port in ports if neighbours.get(known(port.address) or port.device)}
-    served = {gpu for port in ports for gpu in neighbours.get(known(port.address) or port.device, ())}
-    full = bool(near) and len(served) == len(accelerators(node)) and len(near) >= len(served)
-    up_cards = {card_of(port) for port in ports if is_up(port)}
-    found = {}
     for port in ports:
-        name = port_name(port)
-        if known(port.state) is not None and not is_up(port) and card_of(port) in up_cards:
+        if is_integrated(node, port) and (own := known(port.address)):
+            neighbours[own] = frozenset((own,))
+    routes = frozenset(device.name for device in node.netdevs if device.default_route)
+    sets = port_sets(node, ports, neighbours)
+    found: dict[str, str] = {}
+    managers = switch_managers(node, sets)
+    if managers is not None:
+        sets.remove(managers)
+        found.update({port_name(port): NVSWITCH for port in managers.ports})
+    chosen = fabric_sets(node, sets, routes)
+    taken = {id(members) for members in chosen}
+    for members in sets:
+        if id(members) not in taken:
+            found.update({port_name(port): _away_from_fabric(node, port, routes) for port in members.ports})
+    found.update(_within_fabric(node, chosen, neighbours, routes))
+    return found
+
+
+def _within_fabric(
+    node: Node, sets: Sequence[PortSet], neighbours: Mapping[str, frozenset[str]], routes: frozenset[str]
+) -> dict[str, str]:
+    """Equal ports: those that are left over beside a full set near the GPUs serve storage, and one of them that the
+    fabric can do without may carry the default route; ports that nobody cabled are not used."""
+    ports = [port for members in sets for port in members.ports]
+    beside = {port_name(port): neighbours.get(known(port.address) or port.device, frozenset()) for port in ports}
+    near = {name for name, gpus in beside.items() if gpus}
+    served = frozenset(gpu for gpus in beside.values() for gpu in gpus)
+    full = bool(near) and len(served) == len(accelerators(node)) and len(near) >= len(served)
+    uncabled = {port_name(port) for members in sets for port in _uncabled(members.ports)}
+    front = set(_front_ends(node, [port for port in ports if port_name(port) not in uncabled], beside, routes))
+    found = {}
+    for name in beside:
+        if name in uncabled:
             found[name] = UNUSED
+        elif name in front:
+            found[name] = MANAGEMENT
         else:
             found[name] = STORAGE if full and name not in near else FABRIC
     return found
 
 
+def _front_ends(
+    node: Node, ports: Sequence[Port], beside: Mapping[str, frozenset[str]], routes: frozenset[str]
+) -> list[str]:
+    """Ports of the default route that differ from the rest, or that the rest is complete without. Among ports equal in
+    board, rate and place a route is no reason: it may lead over any of the GPUs' own."""
+    routed = [port for port in ports if carries_default_route(port, routes)]
+    others = [port for port in ports if not carries_default_route(port, routes)]
+    if not routed or not others:
+        return []
+    served = frozenset(gpu for port in others for gpu in beside[port_name(port)])
+    everyone = served.union(*(beside[port_name(port)] for port in routed))
+    alike = [port for port in others if beside[port_name(port)] or not everyone]
+    if len(alike) >= len(accelerators(node)) and served == everyone:
+        return [port_name(port) for port in routed]
+    if everyone:
+        return [port_name(port) for port in routed if not beside[port_name(port)]]
+    rates = {rate for port in others if (rate := line_rate(node, port)) is not None}
+    return [port_name(p) for p in routed if rates and line_rate(node, p) not in {None, *rates}]
+
+
+def _uncabled(ports: Sequence[Port]) -> list[Port]:
+    """Ports of a set that are down because nobody uses them: second ports of cards that are cabled once, as their
+    twins on other cards show, or the other ports of the card where the twins show nothing."""
+    linked: dict[tuple[str, int], int] = {}
+    total: dict[tuple[str, int], int] = {}
+    cards: dict[str, list[Port]] = {}
+    for port in ports:
+        at = position(port)
+        total[at] = total.get(at, 0) + 1
+        linked[at] = linked.get(at, 0) + has_link(port)
+        cards.setdefault(card_of(port), []).append(port)
+
+    def is_usual(port: Port) -> bool:
+        """Whether most other cards have a link at this place."""
+        at = position(port)
+        return (linked[at] - has_link(port)) * 2 > total[at] - 1
+
+    found: list[Port] = []
+    for members in cards.values():
+        down = [port for port in members if known(port.state) is not None and not has_link(port)]
+        up = [port for port in members if has_link(port)]
+        if up:
+            # With a cable where the other cards have none, it is in the wrong socket, or this card is alone.
+            apart = not all(is_usual(port) for port in up)
+            found += [port for port in down if apart or not is_usual(port)]
+            continue
+        most = max(linked[position(port)] for port in members)
+        first = min(members, key=lambda port: (len(position(port)[0]), position(port)))
+        found += [port for port in down if linked[position(port)] < most or (not most and port is not first)]
+    return found
+
+
 def _away_from_fabric(node: Node, port: Port, routes: frozenset[str]) -> str:
     """The role of a port that is not the fabric's."""
-    if known(port.state) is not None and not is_up(port):
+    if known(port.state) is not None and not has_link(port):
         return UNUSED
-    if _carries_default_route(port, routes):
+    if carries_default_route(port, routes):
         return MANAGEMENT
     rate = line_rate(node, port)
     if port.transport == "infiniband":
         return STORAGE
     # Without a routing table nobody knows what else an Ethernet port does.
-    return STORAGE if routes and rate is not None and rate >= _FABRIC_GBPS else UNKNOWN
-
-
-def _carries_default_route(port: Port, routes: frozenset[str]) -> bool:
-    return known(port.netdev) in routes or port.bond in routes
-
-
-def _switch_managers(node: Node, candidates: Sequence[_Evidence]) -> _Evidence | None:
-    """The NVSwitch managers of an HGX B200 or B300 board where their product data could not be read: a few ConnectX-7
-    of a board type of their own, none of them beside a GPU, next to a larger set of adapters."""
-    boards = [d.part for d in lookup(node).of(GPU) if d.part is not None]
-    blackwell = [p for p in boards if p.arch.startswith("Blackwell") and p.form_factor.startswith("SXM")]
-    if len(blackwell) < 2 or any(port.management for port in node.ports):
-        return None
-    for evidence in candidates:
-        if (
-            evidence.infiniband
-            and len(evidence.ports) <= _MOST_MANAGERS
-            and known(evidence.ports[0].hca_type) in _MANAGER_TYPES
-            and known(evidence.ports[0].board_id) is not None
-            and not evidence.near
-            and any(len(other.ports) > len(evidence.ports) for other in candidates)
-        ):
-            return evidence
-    return None
+    return STORAGE if routes and rate is not None and rate >= FABRIC_GBPS else UNKNOWN
 
 
 def near_gpus(node: Node) -> dict[str, frozenset[str]]:

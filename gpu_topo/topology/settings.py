@@ -6,14 +6,13 @@ from gpu_topo.model.address import sort_key
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import known
 from gpu_topo.model.structure import GpuPlacement, Interconnect, Setting
+from gpu_topo.model.vendors import NVIDIA
 from gpu_topo.topology.adapters import Nic
 from gpu_topo.topology.ports import is_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-_NVIDIA = 0x10DE
 
 
 def settings(
@@ -42,7 +41,9 @@ def _adapters(fabric: Sequence[Nic]) -> Setting:
     name = "NCCL_IB_HCA"
     if not fabric:
         return _left_out(name, "no adapter is known to carry the GPUs' traffic to other nodes")
-    ports = [port for nic in fabric for port in nic.ports]
+    if all(nic.integrated for nic in fabric):
+        return _left_out(name, "the accelerators have ports on their chips, which a library of their own drives")
+    ports = [port for nic in fabric for port in nic.ports if not nic.integrated]
     if any(port.transport == "efa" for port in ports):
         return _left_out(name, "EFA is reached through libfabric, which finds its devices itself")
     up = [f"{port.device}:{port.port}" for port in ports if is_up(port) and _is_plain(port.device)]
@@ -85,7 +86,7 @@ def _visible(node: Node, order: Sequence[GpuPlacement], shape: Interconnect) -> 
         return
     gpus = {gpu.address: gpu for gpu in node.gpus}
     vendors = {gpus[row.gpu].vendor_id for row in order if row.gpu in gpus}
-    if vendors - {_NVIDIA, None}:
+    if vendors - {NVIDIA, None}:
         yield _left_out(name, "these are no NVIDIA GPUs, and the numbers that their runtime gives are not known")
         return
     numbers = [gpus[row.gpu].ordinal if row.gpu in gpus else None for row in order]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from gpu_topo.model.address import slot_of
 from gpu_topo.model.node import BRIDGE, Device, Part, Switch
 from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, Function
+from gpu_topo.model.vendors import AMD, AMD_PROCESSORS, INTEL
 from gpu_topo.topology.capacity import card_links
 from gpu_topo.topology.tree import parent_of, port_type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set
+
+# They build no switch chips: an upstream port of theirs is a chipset's, a card's or a tunnel's, listed or not.
+_NO_SWITCHES = (AMD_PROCESSORS, AMD, INTEL)
 
 _Marks = tuple[tuple[int, int], ...]
 
@@ -57,10 +61,11 @@ def _chip(
     if part is not None and part.internal_bridge:
         chip = ""
     elif kind == UPSTREAM_PORT:
-        # An upstream port is a switch's unless the catalogue knows it as part of a chipset.
+        # An upstream port is a switch's unless the catalogue or its maker tells that it is part of something else.
         # Where only its place tells what it is, a bridge without ports below it is one to conventional PCI.
         told = isinstance(function.port_type, str) or (part is not None and part.switch_chip)
-        chip = address if (part is None or part.switch_chip) and (told or address in with_ports) else ""
+        may_be = part.switch_chip if part is not None else function.vendor_id not in _NO_SWITCHES
+        chip = address if may_be and (told or address in with_ports) else ""
         if chip and above is not None and _inner(function, above):
             chip = _chip(functions, parts, above.address, chips, with_ports) or address
     elif kind == DOWNSTREAM_PORT and above is not None:
