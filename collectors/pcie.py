@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from gpu_topo.collectors.amd_load import Loads
 from gpu_topo.collectors.context import Context
 from gpu_topo.collectors.pcie_identity import Identity, identify
 from gpu_topo.collectors.pcie_values import (
@@ -26,7 +27,6 @@ from gpu_topo.collectors.registers import Layouts, Registers, registers, registe
 from gpu_topo.collectors.sysfs import too_late
 from gpu_topo.model.address import normalise
 from gpu_topo.model.facts import ABSENT, DENIED, FAILED, OK, PARTIAL, TIMEOUT, Facts, SourceStatus
-from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.pci import Aer, Function, LinkEnd
 from gpu_topo.model.reading import MALFORMED, NOT_RECORDED, Reading, Unknown
 from gpu_topo.model.record import NamedTuple
@@ -65,7 +65,7 @@ def collect(source: Source, context: Context) -> Facts:
                 break
             scan.visit(name)
         if not late:
-            scan.ask_twins()
+            scan.loads.ask_twins(folder)
     problems = sum(scan.values.unread.values())
     detail = f"{len(scan.functions)} functions"
     if late:
@@ -73,7 +73,9 @@ def collect(source: Source, context: Context) -> Facts:
     if problems:
         detail += f", {problems} values not readable"
     answer = SourceStatus(NAME, TIMEOUT if late else PARTIAL if problems else OK, detail, time.monotonic() - begun)
-    return Facts(answer, functions=tuple(scan.functions.values()), gpus=tuple(scan.loads), unread=scan.values.unread)
+    return Facts(
+        answer, functions=tuple(scan.functions.values()), gpus=tuple(scan.loads.gpus), unread=scan.values.unread
+    )
 
 
 def _refused(refusal: Refusal, begun: float) -> Facts:
@@ -119,9 +121,7 @@ class _Scan:
         self._identities: dict[tuple[bytes, bytes], Identity] = {}  # of functions alike
         self._layouts = Layouts()
         self.functions: dict[str, Function] = {}
-        self._slow_models: set[int | None] = set()  # of AMD GPUs whose links are slower than they can be
-        self._fast: list[tuple[str, int | None]] = []  # AMD GPUs whose links are not, with their models
-        self.loads: list[DriverGpu] = []  # AMD GPUs whose load is known
+        self.loads = Loads()
         self.values = Values()
 
     def visit(self, name: str) -> None:
@@ -246,7 +246,7 @@ class _Scan:
         elif answers is False:
             link = LOST_LINK
         if link is not None and identity.is_computing and identity.ids[0] == AMD and answers:
-            self._load(folder, name, identity, link, place)
+            self.loads.look(folder, name, identity.ids[1], self._is_slow(link, place))
         hidden = config if isinstance(config, Unknown) else None  # why the registers are not known
         said = config if isinstance(config, Registers) else Registers(True)
         return Function(
@@ -295,34 +295,15 @@ class _Scan:
         lanes = folder.read("max_link_width")
         return None, self.values.link(speed, width, most, lanes, target), config, self.values.aer(folder)
 
-    def _load(self, folder: Dir, name: str, identity: Identity, link: LinkEnd, place: Place) -> None:
-        """How busy an AMD GPU is, in percent, where that decides something: while its card's link, or a twin's, is
-        slower than both ends can do. The attribute is amdgpu's (the kernel's Documentation/gpu/amdgpu/thermal)."""
+    def _is_slow(self, link: LinkEnd, place: Place) -> bool:
+        """Whether the link of an AMD GPU's card is slower than both of its ends can do."""
         port = self._bridge(place.parent)
-        slow = is_slowed(link, port)
+        if is_slowed(link, port):
+            return True
         upper = self._bridge(port.parent) if port is not None else None
-        if not slow and upper is not None and upper.vendor_id in _AMD_BRIDGES:  # the card's own bridges are between
-            slow = upper.link is not None and is_slowed(upper.link, self._bridge(upper.parent))
-        model = identity.ids[1]
-        if slow:
-            self._slow_models.add(model)
-            self._ask_load(folder, name, model)
-        else:
-            self._fast.append((name, model))
-
-    def _ask_load(self, folder: Dir, name: str, model: int | None) -> None:
-        percent = text(folder.read("gpu_busy_percent"))
-        if percent is not None and percent.isdecimal() and int(percent) <= 100:
-            self.loads.append(DriverGpu(name, utilization=int(percent), vendor_id=AMD, device_id=model))
-
-    def ask_twins(self) -> None:
-        """The load of AMD GPUs at full speed, where one of the same model is slower: busy twins tell what it could do.
-        On a machine whose links are well nobody is asked."""
-        for name, model in self._fast:
-            folder = self._devices.dir(name) if model in self._slow_models else None
-            if folder is not None and not isinstance(folder, Refusal):
-                with folder:
-                    self._ask_load(folder, name, model)
+        if upper is None or upper.vendor_id not in _AMD_BRIDGES or upper.link is None:
+            return False
+        return is_slowed(upper.link, self._bridge(upper.parent))  # the card's own bridges are between
 
     def _bridge(self, parent: Reading[str]) -> Function | None:
         return self.functions.get(parent) if isinstance(parent, str) else None
