@@ -254,7 +254,7 @@ class Daemon:
             scans=self.scans + 1,
             source_age=seen.source_age,
             port_flaps=seen.port_flaps,
-            unheard=seen.unheard,
+            last_heard=seen.last_heard,
             config_reload_ok=self._reload_ok and self._web.good,
             config_reload_time=self._reloaded_at,
             state_write_ok=self._state.good,

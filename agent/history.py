@@ -168,15 +168,15 @@ def _grown(history: History, now: float) -> dict[Key, int]:
     return grown
 
 
-def unheard(history: History, node: Node) -> frozenset[tuple[str, str]]:
-    """(GPU, kind of NVLink error) of which a link that told before does not tell at the moment: what the others told
-    is not the sum."""
+def last_heard(history: History, node: Node) -> dict[tuple[str, str, int], int]:
+    """(GPU, kind of NVLink error, link) -> what the link counted when it last told, of links that do not tell now."""
     told = {key for gpu in node.gpus for key, _ in _of_links(gpu)}
-    return frozenset(
-        (subject, counter.partition("/")[0].removeprefix(_NVLINK))
-        for subject, counter in history.counters
-        if "/" in counter and (subject, counter) not in told
-    )
+    found = {}
+    for (subject, counter), trail in history.counters.items():
+        kind, of_link, number = counter.partition("/")
+        if of_link and (subject, counter) not in told:
+            found[subject, kind.removeprefix(_NVLINK), int(number)] = trail.raw
+    return found
 
 
 def forget_missing(history: History) -> History:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpu_topo.agent import inspect
-from gpu_topo.agent.history import History, observe, past_of, port_flaps, unheard
+from gpu_topo.agent.history import History, last_heard, observe, past_of, port_flaps
 from gpu_topo.agent.life import Change, Key, Life, settle, shifted
 from gpu_topo.agent.scan import scan
 from gpu_topo.assemble import assemble
@@ -123,7 +123,7 @@ class Seen(NamedTuple):
     ended: float  # seconds since the epoch
     source_age: Mapping[str, float]
     port_flaps: Mapping[tuple[str, int], int]
-    unheard: frozenset[tuple[str, str]]
+    last_heard: Mapping[tuple[str, str, int], int]
 
 
 def look(
@@ -184,7 +184,7 @@ def look(
         wall(),
         {s.name: now - last_good[s.name] for s in node.sources if s.status != ABSENT},
         port_flaps(history, node),
-        unheard(history, node),
+        last_heard(history, node),
     )
 
 

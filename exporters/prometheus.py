@@ -51,7 +51,7 @@ class Runtime(NamedTuple):
     config_reload_ok: bool | None = None
     config_reload_time: float | None = None  # of the last reload that succeeded
     state_write_ok: bool | None = None  # None where no state is kept
-    unheard: frozenset[tuple[str, str]] = frozenset()  # (GPU, kind of NVLink error) that is not told in full just now
+    last_heard: Mapping[tuple[str, str, int], int] = EMPTY  # (GPU, kind of error, NVLink) -> count of links silent now
 
 
 NO_RUNTIME = Runtime()
@@ -289,12 +289,7 @@ def _nvlink(make: _Families, report: Report, gpu: Gpu, runtime: Runtime, per_lin
     kinds = sorted({kind for link in links for kind in link.errors})
     for kind in kinds:
         text = "NVLink errors since the driver was loaded, all links together: nvmlDeviceGetNvLinkErrorCounter."
-        # A smaller sum would be taken for a reset, and the next whole one for that many new errors: no sample is only
-        # a gap. Links that are down need not tell; those that told while they were up are the daemon's to miss.
-        told = [link.errors.get(kind) for link in links if kind in link.errors or link.state != INACTIVE]
-        whole = (gpu.address, kind) not in runtime.unheard and None not in told
-        total = sum(number for number in told if number is not None) if whole else None
-        make.counter("nvlink_errors", text, {**labels, "kind": kind}, total)
+        make.counter("nvlink_errors", text, {**labels, "kind": kind}, _nvlink_errors(gpu, kind, runtime.last_heard))
     if per_link:
         for link in links:
             own = {**labels, "link": str(link.number)}
@@ -304,6 +299,21 @@ def _nvlink(make: _Families, report: Report, gpu: Gpu, runtime: Runtime, per_lin
             for kind, number in sorted(link.errors.items()):
                 text = "Errors of one NVLink since the driver was loaded: nvmlDeviceGetNvLinkErrorCounter."
                 make.counter("nvlink_link_errors", text, {**own, "kind": kind}, number)
+
+
+def _nvlink_errors(gpu: Gpu, kind: str, last_heard: Mapping[tuple[str, str, int], int]) -> int | None:
+    """The errors of one kind that all links counted, a silent one what it told last; None where one that is not down
+    never told. A smaller sum would be taken for a reset, and the next whole one for that many new errors."""
+    silent = {
+        link: count for (address, what, link), count in last_heard.items() if (address, what) == (gpu.address, kind)
+    }
+    total = sum(silent.values())
+    for link in known(gpu.nvlinks) or ():
+        if kind in link.errors:
+            total += link.errors[kind]
+        elif link.number not in silent and link.state != INACTIVE:
+            return None
+    return total
 
 
 def _expected(report: Report, codes: Sequence[str], subject: str, seen: float | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
 import pytest
 
@@ -15,7 +16,7 @@ from gpu_topo.model.node import Node
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import Unknown
 from tests import trees
-from tests.nvlinks import GUEST, READY, drivers, gpus_of, machine_with
+from tests.nvlinks import GUEST, READY, direct, drivers, gpus_of, machine_with
 from tests.trees import Ids, conclusions, findings, unassessed
 
 MISSING, NOT_READY = "nvswitch-missing", "fabric-not-ready"
@@ -196,3 +197,13 @@ def test_passed_through() -> None:
     assert len(told) == 8
     assert {u.cause for u in told} == {"passthrough"}
     assert not any("nvidia-smi" in u.reason for u in told)
+
+
+@pytest.mark.parametrize("state", [None, "In Progress", "Not Started"])
+def test_boards_that_are_joined_directly_have_no_fabric(state: str | None) -> None:
+    """All links of a board of four lead to GPUs: there is no switch that they could register with."""
+    machine = machine_with(4)
+    gpus = gpus_of(machine)
+    links = direct(dict.fromkeys(combinations(range(4), 2), 6), gpus, total=18, version=4)
+    more = {} if state is None else {"fabric": Fabric(state, "Success")}
+    assert conclusions(machine.node(drivers(gpus, links, **more)), "fabric-not-ready") == ([], [])

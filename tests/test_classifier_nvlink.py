@@ -503,3 +503,10 @@ def test_totals_are_no_rate() -> None:
     """What was counted since the driver was loaded says nothing in a one-off audit."""
     links = tuple(link._replace(errors={"replay": 100_000}) for link in switched(18))
     assert said(board(trees.H100, [links] * 8, nvswitches=4), ERRORS) == {}
+
+
+def test_links_that_no_bridge_joins_are_not_named() -> None:
+    """Of an H100 NVL twelve links of eighteen are bridged: which of seven that are down should be up nobody says."""
+    found = findings(cards(trees.H100_NVL, 4, {(0, 1): 12, (2, 3): 11}, 18), INACTIVE)
+    assert len(found) == 2
+    assert all(f.summary.endswith("has 11 of 12 NVLinks up") for f in found)

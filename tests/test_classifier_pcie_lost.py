@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpu_topo.assemble import assemble
+from gpu_topo.collectors.plain_text import clean
+from gpu_topo.collectors.readers import lspci
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import BARE_METAL, Platform
+from gpu_topo.model.node import Node
 from gpu_topo.source import Tree
 from gpu_topo.source.tree import Entry
 from gpu_topo.topology.baseline import document
@@ -208,3 +211,72 @@ def test_devices_of_other_kinds_are_identified() -> None:
     machine.files(gpu, current_link_width=b"rubbish\n")
     trees.display(machine, machine.host(0x20))
     assert conclusions(machine.node(), LOST) == ([], [])
+
+
+def listed(*lines: str) -> Node:
+    """The node of lines of lspci."""
+    return assemble(lspci.read([clean(line) for line in lines], "t"))
+
+
+AUDIO = "01:00.1 Audio device: NVIDIA Corporation GP107GL High Definition Audio Controller (rev ff)"
+SERVER = "3b:00.0 3D controller: NVIDIA Corporation GA100 [A100 PCIe 80GB] (rev a1)"
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        "NVIDIA Corporation GP107M [GeForce GTX 1050 Ti Mobile]",
+        "NVIDIA Corporation GF119M [Quadro NVS 4200M]",
+        "NVIDIA Corporation TU106GLM [Quadro RTX 3000 Mobile / Max-Q]",
+        "NVIDIA Corporation GA104 [GeForce RTX 3080 Laptop GPU]",
+        "Advanced Micro Devices, Inc. [AMD/ATI] Mars [Radeon HD 8670A/8670M/8750M]",
+    ],
+)
+def test_a_gpu_built_for_laptops(gpu: str) -> None:
+    """Its name says that it may be switched off, also where nothing of the machine is in the paste."""
+    found, (question,) = conclusions(listed(f"01:00.0 3D controller: {gpu} (rev ff)", AUDIO), LOST)
+    assert found == []
+    assert question.subject == "0000:01:00.0"
+
+
+@pytest.mark.parametrize("gpu", ["GA102 [GeForce RTX 3090]", "GM200 [GeForce GTX TITAN X]", "GA100 [A100 PCIe 80GB]"])
+def test_a_gpu_that_is_not_built_for_laptops(gpu: str) -> None:
+    """The GPU is lost; that its sound is too goes without saying."""
+    found = findings(listed(f"01:00.0 VGA compatible controller: NVIDIA Corporation {gpu} (rev ff)", AUDIO), LOST)
+    assert [f.subject for f in found] == ["0000:01:00.0"]
+
+
+def test_sound_of_a_gpu() -> None:
+    """It sleeps beside a GPU that answers; where the GPU is not in the paste, nobody knows."""
+    gpu = "01:00.0 VGA compatible controller: NVIDIA Corporation GP107 [GeForce GTX 1050 Ti] (rev a1)"
+    assert conclusions(listed(gpu, AUDIO), LOST) == ([], [])
+    found, (question,) = conclusions(listed(AUDIO, SERVER), LOST)
+    assert found == []
+    assert question.subject == "0000:01:00.1"
+
+
+def test_other_functions_are_lost() -> None:
+    """The second port of an adapter is no sound of a GPU."""
+    lines = [f"3c:00.{n} Ethernet controller: Intel Corporation Ethernet Controller E810-C (rev {r})" for n, r in
+             ((0, "02"), (1, "ff"))]  # fmt: skip
+    assert [f.subject for f in findings(listed(SERVER, *lines), LOST)] == ["0000:3c:00.1"]
+
+
+@pytest.mark.parametrize("name", ["Phoenix3", "Carrizo", "Strix Halo [Radeon Graphics / Radeon 8060S Graphics]"])
+def test_graphics_inside_processors_by_their_names(name: str) -> None:
+    """Lists of names of other ages than the catalogue spell them otherwise."""
+    node = listed(
+        f"06:00.0 VGA compatible controller: Advanced Micro Devices, Inc. [AMD/ATI] {name} (rev b3)",
+        "01:00.0 3D controller: NVIDIA Corporation GA107 [GeForce RTX 3050] (rev ff)",
+    )
+    assert node.devices["0000:06:00.0"].integrated
+    found, (question,) = conclusions(node, LOST)
+    assert found == []
+    assert question.subject == "0000:01:00.0"
+
+
+@pytest.mark.parametrize("name", ["Navi 31 [Radeon RX 7900 XT/7900 XTX]", "Ellesmere [Radeon RX 470/480]"])
+def test_cards_are_not_inside_processors(name: str) -> None:
+    """A card stays one."""
+    node = listed(f"06:00.0 VGA compatible controller: Advanced Micro Devices, Inc. [AMD/ATI] {name} (rev b3)")
+    assert not node.devices["0000:06:00.0"].integrated

@@ -156,33 +156,33 @@ IDLE: Load = (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("loads", "ids", "severity", "question"),
+    ("loads", "ids", "question"),
     [
-        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 7], A100_80GB, "warning", None),
-        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 3], A100_80GB, "warning", None),
-        ([(IDLE, GEN1), (IDLE, GEN1), *[(IDLE, GEN4)] * 6], A100_80GB, "warning", None),
+        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 7], A100_80GB, "load-unknown"),
+        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 3], A100_80GB, "load-unknown"),
+        ([(IDLE, GEN1), (IDLE, GEN1), *[(IDLE, GEN4)] * 6], A100_80GB, "load-unknown"),
         # no clear majority
-        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 2], A100_80GB, None, "load-unknown"),
-        ([(IDLE, GEN1), (IDLE, GEN1), *[(IDLE, GEN4)] * 4], A100_80GB, None, "load-unknown"),
+        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 2], A100_80GB, "load-unknown"),
+        ([(IDLE, GEN1), (IDLE, GEN1), *[(IDLE, GEN4)] * 4], A100_80GB, "load-unknown"),
         # all alike, or alone: idle
-        ([(IDLE, GEN1)] * 8, A100_80GB, None, None),
-        ([(IDLE, GEN1)], A100_80GB, None, None),
+        ([(IDLE, GEN1)] * 8, A100_80GB, None),
+        ([(IDLE, GEN1)], A100_80GB, None),
         # in a P-state that lowers the link the twins are reason to ask, and no more
-        ([((8, 0), GEN1), *[((8, 0), GEN4)] * 7], A100_80GB, None, "load-unknown"),
-        ([((8, 0), GEN1), *[((8, 0), GEN4)] * 2], A100_80GB, None, None),
+        ([((8, 0), GEN1), *[((8, 0), GEN4)] * 7], A100_80GB, "load-unknown"),
+        ([((8, 0), GEN1), *[((8, 0), GEN4)] * 2], A100_80GB, None),
         # so are those of a model that is known to slow down when idle
-        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 7], trees.RTX_4090, None, "load-unknown"),
+        ([(IDLE, GEN1), *[(IDLE, GEN4)] * 7], trees.RTX_4090, "load-unknown"),
         # other states say nothing
-        ([((8, 0), GEN1), *[((0, 97), GEN4)] * 7], A100_80GB, None, None),
-        ([((8, 0), GEN1), *[(IDLE, GEN4)] * 7], A100_80GB, None, None),
-        ([(IDLE, GEN1), *[((0, None), GEN4)] * 7], A100_80GB, None, None),
+        ([((8, 0), GEN1), *[((0, 97), GEN4)] * 7], A100_80GB, None),
+        ([((8, 0), GEN1), *[(IDLE, GEN4)] * 7], A100_80GB, None),
+        ([(IDLE, GEN1), *[((0, None), GEN4)] * 7], A100_80GB, None),
     ],
 )
-def test_idle_twins(loads: Sequence[tuple[Load, float]], ids: Ids, severity: str | None, question: str | None) -> None:
-    """Idleness does not explain what twins in the very same state do not show."""
+def test_idle_twins(loads: Sequence[tuple[Load, float]], ids: Ids, question: str | None) -> None:
+    """Idleness hardly explains what twins in the very same state do not show: that is a question, and no finding."""
     slow = sum(speed == GEN1 for _, speed in loads)
     found, questions = conclusions(idlers(loads, ids), SPEED)
-    assert [(f.severity, f.basis) for f in found] == ([(severity, "peers")] * slow if severity else [])
+    assert found == []
     assert [u.cause for u in questions] == ([question] * slow if question else [])
     assert all("same-model GPUs in the same state" in u.reason for u in questions)
 

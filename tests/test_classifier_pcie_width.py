@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_topo.assemble import assemble
+from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.history import Policy
 from gpu_topo.model.pci import DOWNSTREAM_PORT, UPSTREAM_PORT, LinkEnd
@@ -347,3 +349,14 @@ def test_slot_of_a_card_that_several_devices_share(below: str) -> None:
             machine.nvme(down)
     (found,) = [f for f in findings(machine.node(), WIDTH) if f.subject == bridge]
     assert found.severity == "warning"
+
+
+@pytest.mark.parametrize(("ids", "fires"), [(trees.A100_SXM, True), (trees.L40S, False)])
+def test_modules_of_which_only_the_driver_tells_a_width(ids: trees.Ids, fires: bool) -> None:
+    """A module has no slot of its own, so that its twins tell what it should run at; slots of cards differ."""
+    views = [
+        DriverGpu(f"0000:{n:02x}:00.0", n, vendor_id=ids[0], device_id=ids[1], link=LinkEnd(16.0, 8 if n == 6 else 16))
+        for n in range(1, 9)
+    ]
+    node = assemble([Facts(SourceStatus("nvidia-smi", OK), gpus=tuple(views))])
+    assert [(f.subject, f.severity) for f in findings(node, WIDTH)] == ([("0000:06:00.0", "warning")] if fires else [])

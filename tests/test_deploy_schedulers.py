@@ -175,8 +175,8 @@ def test_slurm(state: str, reason: str, findings: list[dict[str, Any]], asked: s
     assert not said or said.startswith("update NodeName=node7 ")
 
 
-def unassessed(code: str, subject: str) -> dict[str, Any]:
-    return {"code": code, "subject": subject, "reason": "nvml did not answer"}
+def unassessed(code: str, subject: str, cause: str = "driver") -> dict[str, Any]:
+    return {"code": code, "subject": subject, "reason": "nvml did not answer", "cause": cause}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,8 @@ def unassessed(code: str, subject: str) -> dict[str, Any]:
         ("gpu-lost 0000:17:00.0", {"unassessed": [unassessed("gpu-lost", "0000:99:00.0")]}, True),
         ("gpu-lost 0000:17:00.0", {"unassessed": [unassessed("numa-unknown", "node")]}, True),
         ("a b and 1 more: gpu-lost", {"unassessed": [unassessed("gpu-lost", "0000:99:00.0")]}, False),
+        ("a b and 1 more: gpu-lost", {"unassessed": [unassessed("gpu-lost", "0000:99:00.0", "asleep")]}, True),
+        ("gpu-lost 0000:17:00.0", {"unassessed": [unassessed("gpu-lost", "0000:17:00.0", "asleep")]}, False),
     ],
 )
 def test_slurm_resumes_only_what_is_known_to_be_well(

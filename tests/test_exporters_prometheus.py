@@ -145,27 +145,28 @@ def test_error_counters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "errors", "unheard", "expected"),
+    ("state", "errors", "before", "expected"),
     [
-        (ACTIVE, {"replay": 1000}, False, 3000),
-        (ACTIVE, {}, False, None),
-        (UNKNOWN_STATE, {}, False, None),
-        (INACTIVE, {}, False, 2000),
-        (INACTIVE, {"replay": 1000}, False, 3000),
-        (INACTIVE, {}, True, None),
+        (ACTIVE, {"replay": 1000}, None, 3000),
+        (ACTIVE, {}, None, None),
+        (ACTIVE, {}, 900, 2900),
+        (UNKNOWN_STATE, {}, None, None),
+        (INACTIVE, {}, None, 2000),
+        (INACTIVE, {"replay": 1000}, None, 3000),
+        (INACTIVE, {}, 900, 2900),
     ],
 )
-def test_a_sum_of_which_a_part_is_missing_is_absent(
-    state: str, errors: dict[str, int], unheard: bool, expected: int | None
+def test_a_sum_of_which_a_part_is_missing(
+    state: str, errors: dict[str, int], before: int | None, expected: int | None
 ) -> None:
-    """A link that does not tell its errors for once makes no smaller sum, which would look like a reset: there is no
-    sample. One that is down need not tell, unless it did before."""
+    """A link that does not tell its errors counts as it told last: a smaller sum would look like a reset. One that
+    never told makes the sum unknown, unless it is down."""
     node = build.eight_gpus()
     address = node.gpus[0].address
     links = [link._replace(errors={"replay": 1000}) for link in build.nvlinks(3, 3)]
     links[1] = links[1]._replace(state=state, errors=errors)
     node = node._replace(gpus=(node.gpus[0]._replace(nvlinks=tuple(links)), *node.gpus[1:]))
-    runtime = Runtime(unheard=frozenset({(address, "replay")}) if unheard else frozenset())
+    runtime = Runtime(last_heard={} if before is None else {(address, "replay", links[1].number): before})
     found = series(build.report(node), runtime)
     assert value(found, "nvlink_errors_total", address=address, kind="replay") == expected
 

@@ -212,8 +212,9 @@ def test_a_link_that_does_not_tell_for_once_counted_nothing(blind: tuple[int | N
     for n, errors in enumerate([(1000, 1000, 1000), blind, (1000, 1000, 1000)]):
         looked = observe(looked, linked(*errors), n * 15.0)
         assert past_of(looked, {}, n * 15.0).counters["0000:17:00.0", "nvlink_replay"] == 0
-        silent = {("0000:17:00.0", "replay")} if n == 1 else set()
-        assert history.unheard(looked, linked(*errors)) == silent
+        heard = [at for at, count in enumerate(errors) if count is not None]
+        silent = {("0000:17:00.0", "replay", at): 1000 for at in range(3) if at not in heard}
+        assert history.last_heard(looked, linked(*errors)) == silent
     looked = observe(looked, linked(1000, 1003, 1004), 60.0)
     assert past_of(looked, {}, 60.0).counters["0000:17:00.0", "nvlink_replay"] == 7
 
@@ -221,7 +222,7 @@ def test_a_link_that_does_not_tell_for_once_counted_nothing(blind: tuple[int | N
 def test_a_link_that_tells_for_the_first_time_has_no_growth() -> None:
     """What one link had counted before it could be read at all is no growth either, and it was not missed."""
     looked = observe(History(), linked(1000, None), 0.0)
-    assert history.unheard(looked, linked(1000, None)) == set()
+    assert history.last_heard(looked, linked(1000, None)) == {}
     looked = observe(looked, linked(1000, 1000), 15.0)
     assert past_of(looked, {}, 15.0).counters["0000:17:00.0", "nvlink_replay"] == 0
 

@@ -11,6 +11,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice
 from gpu_topo.model.node import GPU, NIC, OTHER, Device, Node, Part
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
 from gpu_topo.topology.placement import placement
+from tests import trees
 from tests.build import device, eight_gpus, only
 
 
@@ -255,3 +256,14 @@ def test_an_adapter_of_unknown_numa_node_may_be_on_this_side() -> None:
     assert asked(judge_cross, machine) == []
     told = asked(judge_cross, machine._replace(devices=devices))
     assert subjects(told) == ([], ["0000:73:00.0", "0000:74:00.0"])
+
+
+def test_a_gpu_of_unknown_numa_node_has_no_other_side() -> None:
+    """Of a GPU whose NUMA node is not known nobody can say that its adapters hang from another."""
+    machine = trees.Machine(numa=2)
+    machine.nic(machine.root_port(machine.host(0x10, numa=0)))
+    machine.nic(machine.root_port(machine.host(0x40, numa=1)))
+    gpu = machine.gpu(machine.root_port(machine.host(0x80, numa=None)))
+    found, questions = trees.conclusions(machine.node(), "cross-numa-nic")
+    assert found == []
+    assert [u.subject for u in questions] == [gpu]

@@ -11,7 +11,7 @@ from gpu_topo.exporters.view import nvlink_totals
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.gpu import ACTIVE, AcceleratorLink, DriverGpu, NvLink, Peer
 from gpu_topo.model.host import BARE_METAL, Platform
-from gpu_topo.model.reading import Unknown, known
+from gpu_topo.model.reading import DENIED, Unknown, known
 from gpu_topo.topology.bonds import bonds
 from gpu_topo.topology.interconnect import interconnect
 from gpu_topo.topology.paths import path
@@ -334,3 +334,15 @@ def test_a_matrix_that_was_cut_short() -> None:
     assert (found.shape, found.max_tensor_parallel, found.islands) == ("unknown", None, ())
     assert "GPU4 and GPU5" in found.reason
     assert interconnect(matrix(8, whole, rows=7)).shape == "nvswitch"
+
+
+def test_gpus_whose_links_are_not_seen_are_no_islands() -> None:
+    """Where the driver does not tell the links of a GPU, or hides it, nobody knows what it reaches."""
+    machine = machine_with(8, nvswitches=4)
+    gpus = gpus_of(machine)
+    unread = [switched(18)] * 7
+    told = drivers(gpus[:7], unread)
+    blind = drivers(gpus[7:], [None])[0]._replace(nvlinks=Unknown(DENIED, "nvml"))
+    shape = interconnect(machine.node([*told, blind]))
+    assert (shape.shape, [len(island) for island in shape.islands]) == ("nvswitch", [7])
+    assert shape.reason == "the links of 1 of 8 GPUs cannot be seen here"

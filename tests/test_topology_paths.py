@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path as File
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from gpu_topo.model.reading import Unknown
 from gpu_topo.source import Live
 from gpu_topo.topology.capacity import card_carries
 from gpu_topo.topology.counted import endpoints
+from gpu_topo.topology.lookup import Lookup, lookup
 from gpu_topo.topology.paths import all_paths, path
 from tests import trees
 from tests.nvlinks import drivers
@@ -389,3 +392,32 @@ def test_lstopo_agrees_on_recorded_trees(corpus: File, tmp_path: File) -> None:
     assert "\n".join(differ) == ""
     assert compared > 500
     assert time.monotonic() - begun < 300
+
+
+def test_a_guest_has_no_figures_of_emulated_links() -> None:
+    """The link registers of a guest are made up, and QEMU's switch (TI XIO3130) is no switch of the host."""
+    machine = Machine(platform=Platform(kind=VIRTUAL_MACHINE, arch="x86_64", numa_count=1))
+    top = machine.switch(machine.root_port(machine.host()), (0x104C, 0x8232))
+    a, b = (machine.gpu(machine.down(top)) for _ in range(2))
+    found = path(machine.node(), a, b)
+    assert (found.kind, found.gbs) == ("UNKNOWN", None)
+
+
+def test_threads_share_what_is_worked_out() -> None:
+    """Two threads that ask a fresh Node the same get the same answer, however they take turns."""
+    machine = Machine()
+    host = machine.host()
+    for _ in range(40):
+        machine.gpu(machine.root_port(host))
+    node = machine.node()
+    whole = {address: len(lookup(node).below(address)) for address in node.devices}
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(50):
+                index = Lookup(node)
+                asked = pool.map(lambda _, index=index: {a: len(index.below(a)) for a in whole}, range(4))
+                assert all(answer == whole for answer in asked)
+    finally:
+        sys.setswitchinterval(before)

@@ -95,7 +95,11 @@ def _own(end: LinkEnd, trusted: bool) -> Link:
 
 
 def from_driver(end: LinkEnd, gpu_max_speed: Reading[float], host_max_speed: Reading[float]) -> Link:
-    """The link as the driver of a GPU sees it: the port is only known by the host's maximum speed."""
+    """The link as the driver of a GPU sees it: the port is only known by the host's maximum speed.
+
+    Where the driver does not tell that, its maximum is still what GPU and system can do together (nvidia-smi:
+    pcie.link.gen.max). Of lanes it is not: cards in narrow slots have x16 there.
+    """
     max_speed = _at_least(gpu_max_speed if known(gpu_max_speed) is not None else end.max_speed_gts, end.speed_gts)
     host = _at_least(host_max_speed, end.speed_gts)
     return Link(
@@ -106,7 +110,7 @@ def from_driver(end: LinkEnd, gpu_max_speed: Reading[float], host_max_speed: Rea
         _at_least(end.max_width, end.width),
         host,
         None,
-        _lesser(max_speed, host),
+        _lesser(max_speed, host if known(host) is not None else end.max_speed_gts),
         None,
         pcie_gbs(known(end.speed_gts), known(end.width)),
     )

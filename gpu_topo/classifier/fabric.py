@@ -24,7 +24,7 @@ from gpu_topo.model.host import VIRTUAL_MACHINE
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.vendors import NVIDIA
-from gpu_topo.topology.bonds import built_on_switches
+from gpu_topo.topology.bonds import active_links, built_on_switches
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
@@ -94,15 +94,18 @@ def judge_fabric(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]
     board = bool(lookup(node).of(NVSWITCH))
     for gpu in nvidia_gpus(node):
         on_board = is_sxm(gpu) and gpu.part is not None and "nvswitch" in gpu.part.fabric_attach.lower()
-        attached = on_board or built_on_switches(node, gpu)  # those of a rack are no SXM modules
+        attached = board or on_board or built_on_switches(node, gpu)  # those of a rack are no SXM modules
+        links = active_links(gpu) or ()
+        if links and all(link.remote_kind == "gpu" for link in links):
+            attached = False  # boards of four are joined directly
         fabric = known(gpu.fabric)
         if fabric is None:
-            if (board or attached) and gpu.part is not None and gpu.part.arch in _WITH_FABRIC:
+            if attached and gpu.part is not None and gpu.part.arch in _WITH_FABRIC:
                 yield Unassessed(NOT_READY, gpu.address, *_why_unknown(node, gpu))
             continue
         if why_not(node, gpu) is not None and known(gpu.mig):
             continue
-        yield from _state(node, gpu, fabric, board or attached, past, policy)
+        yield from _state(node, gpu, fabric, attached, past, policy)
 
 
 # Architectures whose GPUs register with a fabric of which the driver tells the state.

@@ -83,8 +83,10 @@ def why_not(node: Node, gpu: Gpu) -> tuple[str, str] | None:
         if gpu.nvlinks.why == NOT_RECORDED:
             return NOT_TOLD
         return f"NVLink state could not be read: {gpu.nvlinks.why} ({gpu.nvlinks.where})", CAUSE_DRIVER
-    if gpu.lost or gpu.listed is False:
+    if gpu.lost:
         return "the driver does not answer for this GPU", CAUSE_DRIVER
+    if gpu.listed is False:
+        return "the driver does not list this GPU here", CAUSE_DRIVER
     states = [link.state for link in known(gpu.nvlinks) or ()]
     unread = sum(state not in (ACTIVE, INACTIVE) for state in states)
     if unread and INACTIVE not in states:

@@ -50,7 +50,7 @@ def card_rate(node: Node, device: Device) -> Rate | None:
     if any(rate is not None and rate.least for rate in rates):
         rates = [rate for rate, d in zip(rates, functions, strict=True) if not _is_idle(node, d)]
     known_rates = [rate for rate in rates if rate is not None]
-    if len(known_rates) < len(rates):
+    if not known_rates or len(known_rates) < len(rates):
         return None
     return Rate(sum(rate.least for rate in known_rates), sum(rate.most for rate in known_rates))
 

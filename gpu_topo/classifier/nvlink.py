@@ -73,7 +73,8 @@ def _inactive(count: Count, wanted: int, basis: str, severity: str, remedy: tupl
     if rate is None and gpu.part is not None and gpu.part.fabric == "nvlink":
         rate = gpu.part.fabric_gbs_per_link
     missing = wanted - count.active
-    numbers = f" (down: {', '.join(map(str, down))})" if down and len(down) <= wanted else ""
+    # Links that no bridge joins are down too, and which of them should be up nobody says.
+    numbers = f" (down: {', '.join(map(str, down))})" if len(down) == missing else ""
     model = known(gpu.model)
     name = f"{model} at {gpu.address}" if model else gpu.address
     return Finding(

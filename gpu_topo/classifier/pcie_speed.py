@@ -65,7 +65,7 @@ def _look(device: Device, gpu: Gpu) -> str:
     elif vendor in (NVIDIA, None):
         how = (
             "gpu-topo inspect --samples 5, or nvidia-smi --query-gpu=pci.bus_id,pstate,utilization.gpu,"
-            "pcie.link.gen.current,pcie.link.width.current --format=csv -l 1"
+            "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current --format=csv -l 1"
         )
     else:
         how = f"cat {speed}"
@@ -164,12 +164,10 @@ def _among_idle_twins(node: Node, device: Device, gpu: Gpu, last: LinkSample) ->
     slow = len(alike) - fast + 1
     most = fast >= _FEWEST_TWINS and fast >= _FEWEST_TWINS * slow
     at_work = last.pstate is not None and last.pstate < _IDLE_FROM  # a P-state in which links do not slow down
+    if not most and not (at_work and fast):
+        return _Verdict()
     words = f"{fast} of {len(alike)} same-model GPUs in the same state ({_state(last)}) run at full speed"
-    if most and at_work and last.utilization == 0 and not (gpu.part and gpu.part.holds_speed_when_idle is False):
-        return _Verdict(WARNING, PEERS, evidence=words)
-    if most or (at_work and fast):
-        return _Verdict(unassessed=f"{words}, so that idleness may not be why it is slow")
-    return _Verdict()
+    return _Verdict(unassessed=f"{words}, so that idleness may not be why it is slow")
 
 
 def _state(sample: LinkSample) -> str:
@@ -213,13 +211,14 @@ def _end_unseen(device: Device, gpu: Gpu | None, speed: float, past: Past) -> It
     ends = link.max_speed_gts, link.port_max_speed_gts
     if device.kind not in MATTERS or at_a_maximum(speed, *ends):
         return
-    if gpu is not None and gpu.samples:
-        last = [s for s in _samples(gpu, past) if s.pstate is not None or s.utilization is not None]
-        if last and ((last[-1].pstate or 0) >= _IDLE_FROM or last[-1].utilization == 0):
-            return
+    told = _samples(gpu, past) if gpu is not None else ()
+    last = next((s for s in reversed(told) if s.pstate is not None or s.utilization is not None), None)
+    if last is not None and ((last.pstate or 0) >= _IDLE_FROM or last.utilization == 0):
+        return
     reason = no_expectation(*ends)
     if gpu is not None:
-        yield Unassessed(SPEED, device.address, f"{reason}, nor is the load; {_look(device, gpu)}", CAUSE_LOAD)
+        load = f"; it is at work ({_state(last)})" if last is not None and last.utilization else ", nor is the load"
+        yield Unassessed(SPEED, device.address, f"{reason}{load}; {_look(device, gpu)}", CAUSE_LOAD)
     else:
         yield Unassessed(SPEED, device.address, reason, CAUSE_NOT_RECORDED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_topo.classifier.gpus import is_sxm
 from gpu_topo.classifier.links import (
     MATTERS,
     TRAINING,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 WIDTH = "pcie-width-degraded"
 UNEXPLAINED = "pcie-link-unexplained"
+_ASK = ("ask the provider for another machine, or to check the host's slot: a guest cannot see it",)
 SLOT = "pcie-slot-limited"
 
 _VGA, _3D_CONTROLLER = 0x0300, 0x0302  # PCI Code and ID Assignment Specification, base class 03
@@ -137,12 +139,13 @@ def _without_link(node: Node) -> Iterator[Unassessed]:
 
 
 def _against_peers(node: Node) -> Iterator[Finding]:
-    """In a guest the driver's width still comes from the card: same-model GPUs should agree."""
+    """Where only the driver tells a width, same-model GPUs should agree: in a guest, which sees the card's, and of
+    modules, which have no slots of their own."""
     groups: dict[tuple[str, int | None], list[tuple[Gpu, int]]] = {}
     for gpu in node.gpus:
         width = known(gpu.driver_link.width) if gpu.driver_link is not None else None
         device = node.devices.get(gpu.address)
-        if width is None or gpu.address not in node.hidden_links or device is None:
+        if width is None or device is None or not (gpu.address in node.hidden_links or _is_half_seen(gpu, device)):
             continue
         groups.setdefault((known(gpu.model) or device.name, device.function.device_id), []).append((gpu, width))
     for members in groups.values():
@@ -161,13 +164,18 @@ def _against_peers(node: Node) -> Iterator[Finding]:
                 f"{known(gpu.model) or gpu.address} runs x{width} while {count} of the same model {verb} x{most}",
                 PEERS,
                 TRAINING[GPU],
-                ("ask the provider for another machine, or to check the host's slot: a guest cannot see it",),
+                _ASK if gpu.address in node.hidden_links else _RESEAT,
                 "nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current --format=csv",
                 related=tuple(other.address for other, w in members if w == most),
                 observed={"width": width, "speed_gts": speed, "gbs": now},
                 expected={"width": most, "gbs": full},
                 lost_gbs=lost(now, full),
             )
+
+
+def _is_half_seen(gpu: Gpu, device: Device) -> bool:
+    """Whether this is a module on a baseboard of which the recording does not hold the other end of the link."""
+    return is_sxm(gpu) and device.link is not None and device.link.expected_width is None
 
 
 def judge_unexplained(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:

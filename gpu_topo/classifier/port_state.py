@@ -9,7 +9,6 @@ from gpu_topo.classifier.ports import (
     by_board,
     judged,
     listed,
-    others,
     phys_state_unknown,
     position,
     show,
@@ -43,8 +42,12 @@ _CABLE = (
 def judge_down(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
     """port-down."""
     ports = judged(node, policy)
-    groups = by_board(ports)
-    twins_of = {item.name: group for group in groups.values() for item in group}
+    twins_of: dict[str, list[Judged]] = {}
+    for group in by_board(ports).values():
+        places: dict[tuple[str, int], list[Judged]] = {}
+        for item in group:
+            places.setdefault(position(item), []).append(item)
+        twins_of.update({item.name: place for place in places.values() for item in place})
     for item in ports:
         state = known(item.port.state)
         if item.up:
@@ -107,12 +110,8 @@ def _declared_unused(item: Judged, policy: Policy) -> bool:
 
 def _twins(group: Sequence[Judged], item: Judged, policy: Policy) -> list[Judged]:
     """Equal ports at the same position of other cards: the second port of a card has the other second ports. One that
-    the configuration calls unused is nobody's example."""
-    return [
-        other
-        for other in others(group, item)
-        if other.card != item.card and position(other) == position(item) and not _declared_unused(other, policy)
-    ]
+    the configuration calls unused is nobody's example. group: all at that position."""
+    return [other for other in group if other.card != item.card and not _declared_unused(other, policy)]
 
 
 def _disabled(node: Node, item: Judged) -> bool:

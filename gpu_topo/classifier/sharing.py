@@ -206,5 +206,6 @@ RULES = (
         ("perplexityai/pplx-garden#2, NVIDIA/nccl#439", "PCI Express Base Specification (switches and uplinks)"),
         judge,
         reads=("pcie", "rdma"),
+        misled_without=("pcie",),
     ),
 )

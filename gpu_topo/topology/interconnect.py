@@ -56,9 +56,12 @@ def interconnect(node: Node) -> Interconnect:
     hidden = hidden_pair(node, addresses)
     if hidden is not None:
         return Interconnect(UNKNOWN, (), None, f"how {hidden[0]} and {hidden[1]} are connected is not recorded")
-    islands = _islands(addresses, found)
-    shape = _shape(addresses, islands, found)
-    return Interconnect(shape, islands, max(len(island) for island in islands))
+    bonded = {address for pair in found for address in pair}
+    unseen = [gpu.address for gpu in gpus if _is_unseen(gpu) and gpu.address not in bonded]
+    seen = [address for address in addresses if address not in unseen]
+    islands = _islands(seen, found)
+    reason = f"the links of {len(unseen)} of {len(gpus)} GPUs cannot be seen here" if unseen else ""
+    return Interconnect(_shape(seen, islands, found), islands, max(len(island) for island in islands), reason)
 
 
 def _is_gpu(node: Node, gpu: Gpu, told: Container[str]) -> bool:
@@ -89,6 +92,11 @@ def _why_unknown(node: Node, gpus: list[Gpu]) -> str:
             continue
         return "the recording does not hold NVLink or xGMI state"
     return ""
+
+
+def _is_unseen(gpu: Gpu) -> bool:
+    """Whether a GPU may have links of which nothing is known: its driver does not tell, or hides it from a job."""
+    return not _linkless(gpu) and (isinstance(gpu.nvlinks, Unknown) or (gpu.nvlinks is None and gpu.listed is False))
 
 
 def _linkless(gpu: Gpu) -> bool:

@@ -22,7 +22,10 @@ _ENDPOINTS = frozenset(ENDPOINT_KINDS)
 
 
 class Lookup:
-    """What rules look up of one Node: by address, in constant time."""
+    """What rules look up of one Node: by address, in constant time.
+
+    Threads share it: an index is made whole before it is kept.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -35,6 +38,7 @@ class Lookup:
         self._below: dict[str, list[Device]] | None = None
         self._ports: dict[str, list[Port]] | None = None
         self._netdevs: dict[str, list[NetDevice]] | None = None
+        self._named: dict[str, NetDevice] | None = None
         self._blocks: dict[str, list[BlockDevice]] | None = None
         self._numas: dict[str, int | None] = {}
         self._numa_of_slot: dict[str, int] | None = None  # device without function -> NUMA node
@@ -55,14 +59,16 @@ class Lookup:
 
     def below(self, address: str) -> Sequence[Device]:
         """GPUs, accelerators, NICs, storage and NVSwitches anywhere below a bridge, without virtual functions."""
-        if self._below is None:
-            self._below = {}
+        found = self._below
+        if found is None:
+            found = {}
             for device in self.endpoints:
                 if device.function.physical_function:
                     continue
                 for step in device.path[:-1]:
-                    self._below.setdefault(step, []).append(device)
-        return self._below.get(address, ())
+                    found.setdefault(step, []).append(device)
+            self._below = found
+        return found.get(address, ())
 
     def numa_node(self, device: Device) -> int | None:
         """The NUMA node of a device, else of another function of the same device, else of the nearest bridge above
@@ -75,12 +81,14 @@ class Lookup:
         number = known(device.function.numa_node)
         if number is not None:
             return number
-        if self._numa_of_slot is None:
-            self._numa_of_slot = {}
+        slots = self._numa_of_slot
+        if slots is None:
+            slots = {}
             for address, function in self.functions.items():
                 if (other := known(function.numa_node)) is not None:
-                    self._numa_of_slot.setdefault(slot_of(address), other)
-        number = self._numa_of_slot.get(slot_of(device.address))
+                    slots.setdefault(slot_of(address), other)
+            self._numa_of_slot = slots
+        number = slots.get(slot_of(device.address))
         for step in reversed(device.path[:-1]) if number is None else ():
             number = known(self.functions[step].numa_node) if step in self.functions else None
             if number is not None:
@@ -89,27 +97,40 @@ class Lookup:
 
     def ports(self, address: str) -> Sequence[Port]:
         """The RDMA ports of a PCI function."""
-        if self._ports is None:
-            self._ports = {}
+        found = self._ports
+        if found is None:
+            found = {}
             for port in self.node.ports:
-                self._ports.setdefault(known(port.address) or "", []).append(port)
-        return self._ports.get(address, ())
+                found.setdefault(known(port.address) or "", []).append(port)
+            self._ports = found
+        return found.get(address, ())
 
     def netdevs(self, address: str) -> Sequence[NetDevice]:
         """The network interfaces of a PCI function."""
-        if self._netdevs is None:
-            self._netdevs = {}
+        found = self._netdevs
+        if found is None:
+            found = {}
             for net in self.node.netdevs:
-                self._netdevs.setdefault(known(net.address) or "", []).append(net)
-        return self._netdevs.get(address, ())
+                found.setdefault(known(net.address) or "", []).append(net)
+            self._netdevs = found
+        return found.get(address, ())
+
+    def netdev(self, name: str) -> NetDevice | None:
+        """The network interface of a name."""
+        found = self._named
+        if found is None:
+            found = self._named = {net.name: net for net in reversed(self.node.netdevs)}
+        return found.get(name)
 
     def blocks(self, address: str) -> Sequence[BlockDevice]:
         """The drives of a PCI function."""
-        if self._blocks is None:
-            self._blocks = {}
+        found = self._blocks
+        if found is None:
+            found = {}
             for block in self.node.blocks:
-                self._blocks.setdefault(known(block.address) or "", []).append(block)
-        return self._blocks.get(address, ())
+                found.setdefault(known(block.address) or "", []).append(block)
+            self._blocks = found
+        return found.get(address, ())
 
 
 @of_last

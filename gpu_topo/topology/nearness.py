@@ -69,6 +69,8 @@ class Neighbourhood:
             return self._all
         if not is_complete(lookup(node).functions, device.path):
             return self._all
+        if best > rank(NODE) and lookup(node).numa_node(device) is None:
+            return self._all
         return self._may_be_anywhere(best > rank(NODE))
 
     def _may_be_anywhere(self, beyond_host_bridges: bool) -> Sequence[str]:

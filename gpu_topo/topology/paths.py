@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_EMULATED = frozenset({(0x104C, 0x8232), (0x104C, 0x8233)})  # QEMU: hw/pci-bridge/xio3130_upstream.c, _downstream.c
 _ENDLESS = float("inf")  # GB/s of what limits nothing, since there is no link
 # GB/s of a chip-to-chip link to the processor. What it carries is not told, but it is more than any PCIe link does: 450
 # on Grace (NVIDIA's white papers), 223 as NVML says of GB300.
@@ -102,7 +103,9 @@ class Router:
 
     def _real(self, bridge: str) -> bool:
         device = self.node.devices.get(bridge)
-        return device is not None and device.part is not None and device.part.switch_chip
+        if device is None or device.part is None or not device.part.switch_chip:
+            return False
+        return (device.function.vendor_id, device.function.device_id) not in _EMULATED
 
     def _below(self, common: str, up: int, down: int) -> str:
         """PIX or PXB for two endpoints that are so many steps below their deepest common bridge."""
@@ -144,6 +147,8 @@ class Router:
         """What the link above a device carries, None where it is not known, infinity where there is no such link."""
         device = self.node.devices.get(address)
         link = device.link if device is not None else None
+        if link is not None and address in self.node.hidden_links:
+            return None
         # A link belongs to its lower end; a downstream or root port shows the same link from above.
         if device is None or link is None or (link.port is None and not is_end):
             return _ENDLESS
