@@ -261,8 +261,10 @@ def test_an_adapter_of_unknown_numa_node_may_be_on_this_side() -> None:
 def test_a_gpu_of_unknown_numa_node_has_no_other_side() -> None:
     """Of a GPU whose NUMA node is not known nobody can say that its adapters hang from another."""
     machine = trees.Machine(numa=2)
-    machine.nic(machine.root_port(machine.host(0x10, numa=0)))
-    machine.nic(machine.root_port(machine.host(0x40, numa=1)))
+    near, far = machine.host(0x10, numa=0), machine.host(0x40, numa=1)
+    for host in (near, far):
+        machine.nic(machine.root_port(host))
+        machine.gpu(machine.root_port(host))
     gpu = machine.gpu(machine.root_port(machine.host(0x80, numa=None)))
     found, questions = trees.conclusions(machine.node(), "cross-numa-nic")
     assert found == []
