@@ -23,9 +23,9 @@ FORMATS = ("text", "json", "markdown", "html", "svg", "prometheus")
 EPILOG = """exit status: 0 nothing at or above --fail-on, 1 the worst is a warning, 2 critical, 3 could not inspect
 
 recordings are told apart by content: captures, tar archives of /sys, nvidia-bug-report.log.gz, lspci -vvv, -xxxx,
--tv and -nn, nvidia-smi -q, -q -x, topo -m, topo -p2p, nvlink -s and -R, rocm-smi (--showtopo, --showbus),
-amd-smi (list, static, metric, topology, xgmi), npu-smi info, npu-smi info -t topo, ibstat, ibstatus, ibv_devinfo -v,
-NCCL and hwloc XML; gzipped or not, several in one file, with prompts and prose between
+-tv and -nn, nvidia-smi (alone, -L, -q, -q -x, --query-gpu, topo -m, topo -p2p, nvlink -s and -R), rocm-smi (alone,
+--showtopo, --showbus), amd-smi (list, static, metric, topology, xgmi), npu-smi info, npu-smi info -t topo, ibstat,
+ibstatus, ibv_devinfo -v, NCCL and hwloc XML; gzipped or not, several in one file, with prompts and prose between
 
 examples:
   gpu-topo inspect

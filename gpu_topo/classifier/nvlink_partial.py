@@ -17,11 +17,12 @@ from gpu_topo.classifier.gpus import (
 )
 from gpu_topo.classifier.nvlink import IMPACT, SOURCES
 from gpu_topo.classifier.rule import Conclusion, Rule
+from gpu_topo.model.address import pair_key
 from gpu_topo.model.finding import CATALOGUE, CAUSE_NOT_RECORDED, INFO, PEERS, WARNING, Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import Gpu, Node
 from gpu_topo.model.reading import known
-from gpu_topo.topology.bonds import Bonds, bonds, key
+from gpu_topo.topology.bonds import Bonds, bonds
 from gpu_topo.topology.cube_mesh import in_cube_mesh
 from gpu_topo.topology.interconnect import (
     CUBE_MESH,
@@ -139,7 +140,7 @@ def _uneven(name: str, what: str, figure: Mapping[str, int], found: Bonds) -> Fi
     most = max(figure.values())
     worse = [a for a, number in figure.items() if number < most]
     equals = list(figure)
-    apart = [f"{a}~{b}" for i, a in enumerate(equals) for b in equals[i + 1 :] if key(a, b) not in found]
+    apart = [f"{a}~{b}" for i, a in enumerate(equals) for b in equals[i + 1 :] if pair_key(a, b) not in found]
     words = "the others by unequal numbers of links" if what == "links" else "unequal numbers of the others directly"
     return Finding(
         PARTIAL,

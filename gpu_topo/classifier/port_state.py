@@ -21,7 +21,7 @@ from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import NetDevice
 from gpu_topo.model.node import Node
 from gpu_topo.model.reading import NO_DATA, Unknown, known
-from gpu_topo.topology.ports import line_rate, netdev_of
+from gpu_topo.topology.ports import has_link, line_rate, netdev_of
 from gpu_topo.topology.roles import UNUSED, overridden
 
 TYPE_CHECKING = False
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 DOWN = "port-down"
 NOT_ACTIVE = "port-not-active"
-_LINKED = ("INIT", "ARMED")  # the cable works, and the subnet manager has yet to make the port active
 
 _CABLE = (
     "look at the other end: is the switch port up, and does its log name this node",
@@ -127,7 +126,7 @@ def _disabled(node: Node, item: Judged) -> bool:
 def _down(node: Node, past: Past, item: Judged, twins: Sequence[Judged], declared_unused: bool) -> Finding:
     phys = known(item.port.phys_state)
     observed = {"state": known(item.port.state), "phys_state": phys}
-    up = [twin for twin in twins if twin.up or known(twin.port.state) in _LINKED]
+    up = [twin for twin in twins if has_link(twin.port)]
     severity, basis, expected = INFO, PEERS, {}
     if declared_unused:
         why = "the configuration says that it is not used"
@@ -173,7 +172,7 @@ def judge_not_active(node: Node, past: Past, policy: Policy) -> Iterator[Conclus
         state, phys = known(item.port.state), known(item.port.phys_state)
         if state in ("ACTIVE", "DOWN") or known(item.port.link_layer) == "Ethernet":
             continue  # Ethernet has no subnet manager
-        waits = state in _LINKED
+        waits = not item.up and has_link(item.port)
         unknown = phys_state_unknown(item.port) if waits else state_unknown(item.port)
         if unknown is not None:
             yield Unassessed(NOT_ACTIVE, item.name, *unknown)

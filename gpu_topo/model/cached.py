@@ -47,8 +47,9 @@ def of_last(function: F) -> F:
     the answer to another's question.
     """
     last: tuple[object, object, Any] = (None, None, None)
+    alone = function.__code__.co_argcount == 1
 
-    def ask(node: object, beside: object = (function.__defaults__ or (None,))[0]) -> Any:
+    def ask(node: object, beside: object = (function.__defaults__ or (None,))[0], /) -> Any:
         nonlocal last
         about, with_, answer = last
         if about is not node or with_ is not beside:
@@ -56,5 +57,4 @@ def of_last(function: F) -> F:
             last = node, beside, answer
         return answer
 
-    alone = function.__code__.co_argcount == 1
     return ask  # type: ignore[return-value]

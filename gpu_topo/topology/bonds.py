@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_topo.model.address import sort_key
+from gpu_topo.model.address import pair_key
 from gpu_topo.model.cached import of_last
 from gpu_topo.model.gpu import ACTIVE, NvLink
 from gpu_topo.model.node import NVSWITCH, Gpu, Node
@@ -64,11 +64,6 @@ def active_links(gpu: Gpu) -> tuple[NvLink, ...] | None:
     return None if links is None else tuple(link for link in links if link.state == ACTIVE)
 
 
-def key(a: str, b: str) -> tuple[str, str]:
-    """The pair in address order."""
-    return (a, b) if sort_key(a) <= sort_key(b) else (b, a)
-
-
 @of_last
 def bonds(node: Node) -> Bonds:
     """Every bonded pair of accelerators, by address in address order."""
@@ -81,7 +76,7 @@ def bonds(node: Node) -> Bonds:
             if link.remote in by_address and link.remote != gpu.address and link.remote_kind != "nvswitch":
                 direct.setdefault(link.remote, []).append(link)
         for other, ends in direct.items():
-            pair = key(gpu.address, other)
+            pair = pair_key(gpu.address, other)
             if pair not in found or (found[pair].links or 0) < len(ends):
                 found[pair] = Bond(f"NV{len(ends)}", len(ends), _sum(gpu, ends))
     switched = [(gpu, switched_links(node, gpu)) for gpu in node.gpus]
@@ -90,17 +85,17 @@ def bonds(node: Node) -> Bonds:
         for b, links_b in switched[i + 1 :]:
             fewer, links = (a, links_a) if len(links_a) <= len(links_b) else (b, links_b)
             bond = Bond(f"NV{len(links)}", len(links), _sum(fewer, links), switched=True)
-            found.setdefault(key(a.address, b.address), bond)
+            found.setdefault(pair_key(a.address, b.address), bond)
     for other_link in node.accelerator_links:
         count = known(other_link.links)
         prefix = _PREFIX.get(other_link.kind.lower(), "XG")
         if other_link.state == ACTIVE:
-            found[key(other_link.a, other_link.b)] = Bond(f"{prefix}{count or ''}", count, known(other_link.gbs))
+            found[pair_key(other_link.a, other_link.b)] = Bond(f"{prefix}{count or ''}", count, known(other_link.gbs))
     for (name_a, name_b), kind in node.stated_paths.items():
         if kind.startswith("NV") and kind[2:].isdigit() and name_a in by_address and name_b in by_address:
             count = int(kind[2:])
             each = _nominal(by_address[name_a])
-            found.setdefault(key(name_a, name_b), Bond(kind, count, each * count if each else None))
+            found.setdefault(pair_key(name_a, name_b), Bond(kind, count, each * count if each else None))
     return found
 
 

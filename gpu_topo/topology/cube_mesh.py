@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_topo.topology.bonds import Bonds, key
+from gpu_topo.model.address import pair_key
+from gpu_topo.topology.bonds import Bonds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,5 +56,5 @@ def _fits(gpus: Sequence[str], found: Bonds, counted: Callable[[int], int]) -> b
 
 def _between(found: Bonds, a: str, b: str) -> int:
     """How many links join two GPUs; one where the number is not known."""
-    bond = found.get(key(a, b))
+    bond = found.get(pair_key(a, b))
     return 0 if bond is None else bond.links or 1

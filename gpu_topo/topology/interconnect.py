@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpu_topo.model.address import sort_key
+from gpu_topo.model.address import pair_key, sort_key
 from gpu_topo.model.gpu import UNKNOWN_STATE
 from gpu_topo.model.node import GPU, Gpu, Node
 from gpu_topo.model.reading import Unknown, known
 from gpu_topo.model.structure import Interconnect
-from gpu_topo.topology.bonds import Bonds, bonds, key
+from gpu_topo.topology.bonds import Bonds, bonds
 from gpu_topo.topology.cube_mesh import is_cube_mesh
 
 TYPE_CHECKING = False
@@ -113,7 +113,7 @@ def hidden_pair(node: Node, gpus: Sequence[str]) -> tuple[str, str] | None:
     stated = {a for pair in node.stated_paths for a in pair}
     by_link = {gpu.address for gpu in node.gpus if known(gpu.nvlinks) is not None}
     told = [gpu for gpu in gpus if gpu in stated and gpu not in by_link]
-    pairs = (key(a, b) for i, a in enumerate(told) for b in told[i + 1 :])
+    pairs = (pair_key(a, b) for i, a in enumerate(told) for b in told[i + 1 :])
     return next((pair for pair in pairs if pair not in found and pair not in node.stated_paths), None)
 
 
@@ -213,7 +213,7 @@ def _largest_clique(group: set[str], neighbours: Mapping[str, set[str]]) -> set[
 
 
 def _complete(island: tuple[str, ...], found: Bonds) -> bool:
-    return all(key(a, b) in found for i, a in enumerate(island) for b in island[i + 1 :])
+    return all(pair_key(a, b) in found for i, a in enumerate(island) for b in island[i + 1 :])
 
 
 def needs_switch(island: Sequence[str], found: Bonds) -> bool:
