@@ -206,7 +206,7 @@ def checked(report: Report) -> str:
     if nvlinks := sum(link.state != UNKNOWN_STATE for gpu in node.gpus for link in known(gpu.nvlinks) or ()):
         parts.append(f"{nvlinks} NVLinks")
     if others := sum(link.state == ACTIVE for link in node.accelerator_links):
-        parts.append(f"{others} {node.accelerator_links[0].kind} connections")
+        parts.append(f"{others} {node.accelerator_links[0].kind} connection{'' if others == 1 else 's'}")
     if ports := sum(
         (known(port.state) is not None or known(port.phys_state) is not None)
         and not_judged.isdisjoint((code, port_name(port)) for code in _OF_PORTS)
@@ -260,7 +260,10 @@ def fits(report: Report, room: int) -> str:
     devices = enumerate_words(found)
     kinds = enumerate_words([text for text in found if "storage" not in text]) or devices
     if not (found or looked):
-        return f"{name}: no GPU, NIC or storage device"[:room]
+        seen = "no GPU, NIC or storage device"
+        if ports := len(report.node.ports):  # ibstat names no devices
+            seen = f"{ports} RDMA port{'' if ports == 1 else 's'} found, none judged"
+        return f"{name}: {seen}"[:room]
     if looked:
         choices = [f"{looked} of {devices}", f"{looked} of {kinds}", looked, kinds] if found else [looked]
         endings = (" checked, nothing wrong", ": all right")

@@ -13,6 +13,7 @@ from gpu_topo.exporters import text
 from gpu_topo.exporters.text import render, shell_lines
 from gpu_topo.model.finding import CAUSE_BY_DESIGN, CAUSE_DENIED, CAUSE_NO_REFERENCE, Acceptance, Report, Unassessed
 from gpu_topo.model.gpu import NvLink
+from gpu_topo.model.host import Port
 from gpu_topo.model.node import GPU, Gpu, Node
 from gpu_topo.model.structure import GpuPlacement, Near, Placement, Setting
 from tests import build
@@ -102,6 +103,15 @@ def test_links_of_unknown_state_are_not_checked() -> None:
     hidden = tuple(NvLink(number) for number in range(18))
     node = node._replace(gpus=tuple(gpu._replace(nvlinks=hidden, mig=True) for gpu in node.gpus))
     assert "NVLinks" not in render(build.report(node)).splitlines()[0]
+
+
+def test_ports_without_devices_are_something() -> None:
+    """ibstat names ports and no devices: the line does not say that there is no NIC."""
+    ports = (Port("mlx5_0", 1, state="ACTIVE"), Port("mlx5_1", 1, state="ACTIVE"))
+    names = [f"{port.device}/1" for port in ports]
+    unassessed = [Unassessed("port-rate-degraded", name, "no equal board", CAUSE_NO_REFERENCE) for name in names]
+    line = render(build.report(Node(ports=ports), [], unassessed)).splitlines()[0]
+    assert line == "OK  this machine: 2 RDMA ports found, none judged"
 
 
 def test_what_could_not_be_judged_was_not_checked() -> None:
