@@ -14,6 +14,7 @@ from gpu_topo.source import Answer, Refusal, Source
 NAME = "platform"
 DMI = "/sys/class/dmi/id"
 NODES = "/sys/devices/system/node"
+CPUS = "/sys/devices/system/cpu"
 CPUINFO_BYTES = 4096  # holds the first processor, and the kernel need not describe hundreds of others
 
 # What SMBIOS of virtual machines says, looked for in vendor, product and board vendor; lower case.
@@ -169,7 +170,7 @@ class _Reader:
         if not isinstance(version, str) or not isinstance(kernel, str):
             return None
         major, _, rest = kernel.partition(".")
-        minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        minor = _digits(rest)
         if not (major.isdecimal() and minor):
             return None
         return "Open Kernel Module" in version and (int(major), int(minor)) >= (5, 12)
@@ -191,9 +192,18 @@ class _Reader:
                 cpus = self._answer(folder.read(f"node{number}/cpulist"), f"{NODES}/node{number}/cpulist")
                 if isinstance(cpus, str) and not _is_cpu_list(cpus):
                     cpus = Unknown(MALFORMED, f"{NODES}/node{number}/cpulist")
-                nodes.append(NumaNode(number, cpus))
+                nodes.append(NumaNode(number, cpus, self._package(cpus)))
         with_cpus = sum(1 for node in nodes if node.cpus is not None)
         return tuple(nodes), (with_cpus or len(nodes)) or None
+
+    def _package(self, cpus: Reading[str]) -> Reading[int]:
+        """The socket of a NUMA node, by its first CPU."""
+        if not isinstance(cpus, str):
+            return None
+        first = _digits(cpus)
+        told = self._source.read(f"{CPUS}/cpu{first}/topology/physical_package_id")
+        text = "" if isinstance(told, Refusal) else told.decode("ascii", "replace").strip()
+        return int(text) if text.isdecimal() else None  # some Arm systems say -1
 
     def status(self, seconds: float) -> SourceStatus:
         if self._read == 0:
@@ -291,3 +301,8 @@ def _whole(text: str | None) -> Reading[int]:
     if text is None:
         return None
     return int(text) if text.isdecimal() else Unknown(MALFORMED, f"{DMI}/chassis_type")
+
+
+def _digits(text: str) -> str:
+    """The digits that a text begins with."""
+    return text[: len(text) - len(text.lstrip("0123456789"))]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gpu_topo.classifier.nics import judge_cross, judge_near, judge_ratio
 from gpu_topo.model.finding import Finding, Unassessed
 from gpu_topo.model.history import Past, Policy
-from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice
+from gpu_topo.model.host import VIRTUAL_MACHINE, NetDevice, NumaNode
 from gpu_topo.model.node import GPU, NIC, OTHER, Device, Node, Part
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
 from gpu_topo.topology.placement import placement
@@ -177,6 +179,15 @@ def test_an_adapter_on_the_other_socket() -> None:
     subjects = [f.subject for f in found if isinstance(f, Finding)]
     assert subjects == ["0000:53:00.0", "0000:54:00.0", "0000:73:00.0", "0000:74:00.0"]
     assert {f.severity for f in found if isinstance(f, Finding)} == {"info"}
+
+
+@pytest.mark.parametrize(("packages", "count"), [((0, 1), 4), ((0, 0), 0), ((0, None), 4), ((None, None), 4)])
+def test_another_numa_node_of_the_same_socket(packages: tuple[int | None, int | None], count: int) -> None:
+    """With NPS4 or sub-NUMA clustering a socket has several nodes: nothing crosses to another socket between them."""
+    machine = only(eight_gpus(), 0)
+    numa = tuple(NumaNode(n, f"{n}", package) for n, package in enumerate(packages))
+    machine = machine._replace(platform=machine.platform._replace(numa=numa))
+    assert len(asked(judge_cross, machine)) == count
 
 
 def test_one_numa_node_has_no_other_side() -> None:

@@ -75,11 +75,13 @@ def test_nodes_without_processors_are_not_counted() -> None:
             "/sys/devices/system/node/node8/cpulist": b"72-143\n",
             "/sys/devices/system/node/node1/cpulist": b"\n",
             "/sys/devices/system/node/online": b"0-1,8\n",
+            "/sys/devices/system/cpu/cpu0/topology/physical_package_id": b"0\n",
+            "/sys/devices/system/cpu/cpu72/topology/physical_package_id": b"-1\n",
         }
     )
     nodes = known(found.numa)
     assert nodes is not None
-    assert [(node.number, node.cpus) for node in nodes] == [(0, "0-71"), (1, None), (8, "72-143")]
+    assert [tuple(node) for node in nodes] == [(0, "0-71", 0), (1, None, None), (8, "72-143", None)]
     assert found.numa_count == 2
 
 

@@ -23,6 +23,7 @@ from gpu_topo.model.structure import PXB, SYS, Path
 from gpu_topo.topology.adapters import Nic, fabric, uncounted
 from gpu_topo.topology.capacity import is_c2c
 from gpu_topo.topology.counted import accelerators
+from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.nearness import Nearest, nearest_adapters, rank
 
 TYPE_CHECKING = False
@@ -179,6 +180,8 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
         if not evident:
             yield Unassessed(CROSS, gpu.address, _NO_EVIDENCE, CAUSE_NOT_RECORDED)
             continue
+        if _shares_socket(node, gpu, found.paths):
+            continue
         names = [path.b for path in found.paths]
         yield Finding(
             CROSS,
@@ -197,6 +200,15 @@ def judge_cross(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             observed={"kind": SYS},
             expected={"kind": "NODE"},
         )
+
+
+def _shares_socket(node: Node, gpu: Device, paths: Sequence[Path]) -> bool:
+    """Whether one of these adapters hangs from the GPU's own socket: with NPS4 or SNC that has several NUMA nodes."""
+    sockets = {numa.number: known(numa.package) for numa in known(node.platform.numa) or ()}
+    numa_node = lookup(node).numa_node
+    at = [numa_node(device) for device in (gpu, *(node.devices[path.b] for path in paths if path.b in node.devices))]
+    own, *others = [sockets.get(number) if number is not None else None for number in at]
+    return own is not None and own in others
 
 
 def _is_across(paths: Sequence[Path]) -> bool:
@@ -250,8 +262,8 @@ RULES = (
         (INFO,),
         "the nearest fabric adapter of a GPU is on another socket",
         "NUMA nodes and host bridges of each GPU and of the fabric adapters",
-        "an adapter hangs from the same NUMA node, or the machine has only one. Where an adapter whose place is not "
-        "known may be nearer, or an inventory does not tell what the adapters are for, it is unassessed",
+        "an adapter hangs from the same NUMA node, or from another of the same socket (NPS4, sub-NUMA clustering), or "
+        "the machine has only one. Where an adapter whose place is not known may be nearer, or an inventory does not tell what the adapters are for, it is unassessed",
         ("move an adapter to a slot of this socket",),
         ("NVIDIA/nccl#1435, kvcache-ai/Mooncake#429",),
         judge_cross,

@@ -19,6 +19,7 @@ class NumaNode(NamedTuple):
 
     number: int
     cpus: Reading[str] = None
+    package: Reading[int] = None  # the socket of its CPUs: with NPS4 or SNC one has several nodes
 
 
 class Platform(NamedTuple):
