@@ -263,7 +263,8 @@ RULES = (
         "the nearest fabric adapter of a GPU is on another socket",
         "NUMA nodes and host bridges of each GPU and of the fabric adapters",
         "an adapter hangs from the same NUMA node, or from another of the same socket (NPS4, sub-NUMA clustering), or "
-        "the machine has only one. Where an adapter whose place is not known may be nearer, or an inventory does not tell what the adapters are for, it is unassessed",
+        "the machine has only one. Where an adapter whose place is not known may be nearer, or an inventory does not "
+        "tell what the adapters are for, it is unassessed",
         ("move an adapter to a slot of this socket",),
         ("NVIDIA/nccl#1435, kvcache-ai/Mooncake#429",),
         judge_cross,

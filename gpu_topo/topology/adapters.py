@@ -11,7 +11,7 @@ from gpu_topo.model.record import NamedTuple
 from gpu_topo.topology.counted import is_spare
 from gpu_topo.topology.lookup import lookup
 from gpu_topo.topology.port_sets import is_integrated
-from gpu_topo.topology.ports import is_up, line_rate, port_name, serves_no_one
+from gpu_topo.topology.ports import card_of, is_up, line_rate, port_name, serves_no_one
 from gpu_topo.topology.roles import FABRIC, MANAGEMENT, NVSWITCH, STORAGE, UNKNOWN, UNUSED, overridden, roles
 
 TYPE_CHECKING = False
@@ -84,7 +84,7 @@ def fabric(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Nic, ...]:
 def uncounted(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Device, ...]:
     """More functions that may serve the fabric: NICs of which neither a rate nor what they could do is known, and what
     hangs below a bridge and a recording without classes does not tell from NICs."""
-    if _rdma_is_known(node):
+    if _rdma_is_known(node) and not _ports_are_aside(node, roles(node, overrides)):
         return ()
     unknown = {nic.address for nic in nics(node, overrides) if nic.role == UNKNOWN and not nic.evident}
     return tuple(
@@ -99,6 +99,24 @@ def uncounted(node: Node, overrides: Mapping[str, str] = EMPTY) -> tuple[Device,
 
 def _rdma_is_known(node: Node) -> bool:
     return bool(node.ports) or any(s.name == "rdma" and s.status in (OK, PARTIAL) for s in node.sources)
+
+
+def _ports_are_aside(node: Node, told: Mapping[str, str]) -> bool:
+    """Whether there are RDMA ports and none of their cards is for the GPUs or storage: then the fabric may be one that
+    shows no RDMA devices, as Slingshot's adapters do, beside on-board adapters that do."""
+    cards: dict[str, set[str]] = {}
+    for port in node.ports:
+        if not serves_no_one(node, port):
+            cards.setdefault(card_of(port), set()).add(told.get(port_name(port), UNKNOWN))
+    return bool(cards) and all(
+        not mine & {FABRIC, STORAGE} and (MANAGEMENT in mine or UNUSED not in mine) for mine in cards.values()
+    )
+
+
+def _shares_driver(node: Node, device: Device) -> bool:
+    """Whether adapters of the same maker have RDMA devices: then this one would, too."""
+    vendors = {d.function.vendor_id for port in node.ports if (d := node.devices.get(known(port.address) or ""))}
+    return device.function.vendor_id is not None and device.function.vendor_id in vendors
 
 
 def _without_function(
@@ -129,17 +147,17 @@ def _nic(
     speed = known(interface.speed_mbps) if interface else None
     rate = speed / 1000 if speed else None
     name = interface.name if interface else device.name
-    role, evident = (own, True) if own else _role_without_ports(node, device, interface, rate)
+    role, evident = (own, True) if own else _role_without_ports(node, device, interface, rate, told)
     return Nic(device.address, name, role, (), rate, evident=evident)
 
 
 def _role_without_ports(
-    node: Node, device: Device, interface: NetDevice | None, rate: float | None
+    node: Node, device: Device, interface: NetDevice | None, rate: float | None, told: Mapping[str, str]
 ) -> tuple[str, bool]:
     """The role of an adapter that no RDMA source speaks of, and whether it is evident."""
-    if interface and interface.default_route:
+    if interface and (interface.default_route or _leads_out(node, interface.master)):
         return MANAGEMENT, True
-    if _rdma_is_known(node):
+    if _rdma_is_known(node) and (_shares_driver(node, device) or not _ports_are_aside(node, told)):
         return UNKNOWN, True  # the RDMA devices are known, and this is none of them
     if device.part and device.part.management:
         return UNKNOWN, True
@@ -152,6 +170,11 @@ def _role_without_ports(
     if most is None or most < _FAST_ADAPTER_GBPS:
         return UNKNOWN, most is not None
     return FABRIC, False
+
+
+def _leads_out(node: Node, bond: str | None) -> bool:
+    """Whether the default route goes over this bond."""
+    return bond is not None and any(device.default_route for device in node.netdevs if device.name == bond)
 
 
 def _is_efa(device: Device) -> bool:

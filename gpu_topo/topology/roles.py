@@ -15,6 +15,7 @@ from gpu_topo.topology.port_sets import (
     carries_default_route,
     fabric_sets,
     is_integrated,
+    is_placed,
     port_sets,
     switch_managers,
 )
@@ -80,10 +81,10 @@ def _by_evidence(node: Node, ports: Sequence[Port]) -> dict[str, str]:
     routes = frozenset(device.name for device in node.netdevs if device.default_route)
     sets = port_sets(node, ports, neighbours)
     found: dict[str, str] = {}
-    managers = switch_managers(node, sets)
-    if managers is not None:
-        sets.remove(managers)
-        found.update({port_name(port): NVSWITCH for port in managers.ports})
+    for kind, members_of_kind in zip((NVSWITCH, UNKNOWN), switch_managers(node, sets), strict=True):
+        for members in members_of_kind:
+            sets.remove(members)
+            found.update({port_name(port): kind for port in members.ports})
     chosen = fabric_sets(node, sets, routes)
     taken = {id(members) for members in chosen}
     for members in sets:
@@ -96,13 +97,17 @@ def _by_evidence(node: Node, ports: Sequence[Port]) -> dict[str, str]:
 def _within_fabric(
     node: Node, sets: Sequence[PortSet], neighbours: Mapping[str, frozenset[str]], routes: frozenset[str]
 ) -> dict[str, str]:
-    """Equal ports: those that are left over beside a full set near the GPUs serve storage, and one of them that the
-    fabric can do without may carry the default route; ports that nobody cabled are not used."""
+    """Equal ports: those that are known to be beside no GPU while most GPUs have one beside them serve storage, and
+    one of them that the fabric can do without may carry the default route; ports that nobody cabled are not used."""
     ports = [port for members in sets for port in members.ports]
     beside = {port_name(port): neighbours.get(known(port.address) or port.device, frozenset()) for port in ports}
     near = {name for name, gpus in beside.items() if gpus}
     served = frozenset(gpu for gpus in beside.values() for gpu in gpus)
-    full = bool(near) and len(served) == len(accelerators(node)) and len(near) >= len(served)
+    gpus = len(accelerators(node))
+    full = bool(near) and len(served) == gpus and len(near) >= gpus
+    away = set(beside) if full else set()
+    if len(served) * 2 > gpus:
+        away.update(port_name(port) for port in ports if is_placed(node, port))
     uncabled = {port_name(port) for members in sets for port in _uncabled(members.ports)}
     front = set(_front_ends(node, [port for port in ports if port_name(port) not in uncabled], beside, routes))
     found = {}
@@ -112,7 +117,7 @@ def _within_fabric(
         elif name in front:
             found[name] = MANAGEMENT
         else:
-            found[name] = STORAGE if full and name not in near else FABRIC
+            found[name] = STORAGE if name in away and name not in near else FABRIC
     return found
 
 
