@@ -135,7 +135,8 @@ def facts_of_files(names: Sequence[str], timeout: float, policy: Policy) -> list
         if problem:
             say(problem)
         facts.extend(entry.facts)
-        told.extend(Told(fact, fact.source.name) for fact in entry.facts)
+        hosts = entry.hosts or ("",) * len(entry.facts)
+        told.extend(Told(fact, fact.source.name, host) for fact, host in zip(entry.facts, hosts, strict=True))
     if not any(map(_says_something, facts)):
         raise UserError("")  # what is wrong with each input has been said
     if two := contradiction(told):

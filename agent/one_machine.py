@@ -1,7 +1,9 @@
 """Several recordings are one machine, or they contradict each other on what machine that is.
 
-Compared is only what names a part or a machine for good: ids at a PCI address, UUIDs, adapters' GUIDs, host names, the
-version of a driver. What a recording leaves out contradicts nothing, and neither does a placeholder of a redacted one.
+Compared is only what names a part or a machine for good: ids and models at a PCI address, UUIDs, adapters' GUIDs, host
+names, the version of a driver, and where most GPUs of a tool's list are. What a recording leaves out contradicts
+nothing, and neither does a placeholder of a redacted one. A GPU that is lost, and a container that is shown some GPUs
+only, shift a list: both lists are then of GPUs that one of them has.
 """
 
 from __future__ import annotations
@@ -9,13 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from gpu_topo.assemble.views import unmasked
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import known
 from gpu_topo.model.record import NamedTuple
+from gpu_topo.model.vendors import AMD, NVIDIA
 
 _UUID = re.compile(r"GPU-(?!0{8}-0{4})[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}\Z")
 _REDACTED_HOST = re.compile(r"host-\d+\Z")
+_TOOLS = ("nvidia-smi", "amd-smi", "rocm-smi", "npu-smi")  # each numbers its GPUs, in all its outputs in one way
+_BRANDS = re.compile(r"\b(?:nvidia|tesla|quadro|geforce)\b")  # drivers of different ages print them or not
+_NO_NAMES = ("graphics device", "device")
+_MOST_LISTS = 32  # that differ: comparing each with each takes its time
 _FEW = 3  # functions whose makers, told by their names alone, differ: less may be a list of names that differs
 
 
@@ -24,6 +32,7 @@ class Told(NamedTuple):
 
     facts: Facts
     where: str
+    host: str = ""  # by the prompt before the command
 
 
 class _Claim(NamedTuple):
@@ -36,13 +45,14 @@ class _Claim(NamedTuple):
 
 def contradiction(told: Sequence[Told]) -> str:
     """What two outputs say of one machine that cannot both be, and where; "" where nothing."""
+    told = [one._replace(facts=unmasked(one.facts)) for one in told]
     first: dict[str, _Claim] = {}
     for one in told:
         for claim in _claims(one):
             before = first.setdefault(claim.what, claim)
             if before.value.lower() != claim.value.lower() and not _same_gpus(before, claim):
                 return _line(before, claim)
-    return _functions(told)
+    return _functions(told) or _models(told) or _lists(told) or _listings(told) or _hosts(told)
 
 
 def _line(a: _Claim, b: _Claim) -> str:
@@ -86,7 +96,8 @@ def _same_gpus(a: _Claim, b: _Claim) -> bool:
     one, other = ({known(gpu.uuid) for gpu in told.facts.gpus} - {None} for told in (a.where, b.where))
     if a.what.startswith("the version ") and not (one and other) and _file(a.where) == _file(b.where):
         # The table of plain nvidia-smi has no UUIDs. In one recording it stands for before and after.
-        one, other = ({gpu.address for gpu in told.facts.gpus} - {None} for told in (a.where, b.where))
+        here, there = ({gpu.address for gpu in told.facts.gpus} - {None} for told in (a.where, b.where))
+        return 0 < min(len(here), len(there)) <= 2 * len(here & there)
     return not one.isdisjoint(other)
 
 
@@ -114,6 +125,114 @@ def _functions(told: Sequence[Told]) -> str:
             elif before.device_id is None:
                 first[function.address] = (function, one)
     return by_name[0] if len(by_name) >= _FEW else ""
+
+
+def _tool(told: Told) -> str:
+    return told.facts.source.name.partition(" ")[0]
+
+
+def _uuids(told: Told) -> set[str]:
+    return {uuid.lower() for gpu in told.facts.gpus if (uuid := known(gpu.uuid)) is not None and _UUID.match(uuid)}
+
+
+def _addresses(told: Told) -> set[str]:
+    return {gpu.address for gpu in told.facts.gpus if gpu.address is not None}
+
+
+def _models(told: Sequence[Told]) -> str:
+    """The same for the models that nvidia-smi names at an address; a name that goes on as another does is the same."""
+    first: dict[str, tuple[str, _Claim]] = {}
+    for one in told:
+        if _tool(one) != _TOOLS[0]:
+            continue
+        for gpu in one.facts.gpus:
+            model = known(gpu.model)
+            if gpu.address is None or not model:
+                continue
+            plain = " ".join(_BRANDS.sub(" ", model.lower()).replace("-", " ").split())
+            if plain in _NO_NAMES or not plain:
+                continue
+            before, claim = first.setdefault(gpu.address, (plain, _Claim(f"the GPU at {gpu.address}", model, one)))
+            if plain.startswith(before) or before.startswith(plain) or not _uuids(one).isdisjoint(_uuids(claim.where)):
+                continue
+            return _line(claim, _Claim(claim.what, model, one))
+    return ""
+
+
+def _lists(told: Sequence[Told]) -> str:
+    """The same for the addresses that a tool gives its numbers: most numbers mean another GPU, and neither list is part
+    of the other, nor does a third have the GPUs of both."""
+    kept: dict[str, list[tuple[dict[int, str], Told]]] = {}
+    for one in told:
+        tool = _tool(one)
+        places = {g.ordinal: g.address for g in one.facts.gpus if g.ordinal is not None and g.address}
+        before = kept.setdefault(tool, [])
+        if tool not in _TOOLS or len(places) < 2 or len(before) >= _MOST_LISTS:
+            continue
+        if any(places == other for other, _ in before):
+            continue
+        for other, where in before:
+            moved = [n for n in sorted(places.keys() & other.keys()) if places[n] != other[n]]
+            a, b = set(other.values()), set(places.values())
+            if len(moved) < 2 or 2 * len(moved) <= len(places.keys() & other.keys()):
+                continue
+            if 2 * len(a & b) > min(len(a), len(b)) or a <= b or b <= a or not _uuids(one).isdisjoint(_uuids(where)):
+                continue
+            if not _has_all(told, a | b):
+                n = moved[0]
+                return _line(_Claim(f"GPU {n}", other[n], where), _Claim(f"GPU {n}", places[n], one))
+        before.append((places, one))
+    return ""
+
+
+def _has_all(told: Sequence[Told], addresses: set[str]) -> bool:
+    """Whether one output lists all these."""
+    return any(addresses <= ({f.address for f in one.facts.functions} | _addresses(one)) for one in told)
+
+
+def _listings(told: Sequence[Told]) -> str:
+    """The same for lists of PCI functions: a whole one has GPUs, and none of several that the other lists."""
+    lists = [(one, {f.address for f in one.facts.functions}, _on_the_bus(one)) for one in told if one.facts.functions]
+    lists = [found for found in lists if len(found[2]) >= 2][:_MOST_LISTS]
+    for whole, functions, gpus in lists:
+        if "0000:00:00.0" not in functions:
+            continue
+        for part, _, others in lists:
+            if others.isdisjoint(functions):
+                claims = (_Claim("the first GPU", min(found), one) for one, found in ((part, others), (whole, gpus)))
+                return _line(*claims)
+    return ""
+
+
+def _on_the_bus(told: Told) -> set[str]:
+    return {
+        f.address
+        for f in told.facts.functions
+        if f.vendor_id in (NVIDIA, AMD) and (f.class_code or 0) >> 16 in (0x03, 0x12) and not f.virtual_function
+    }
+
+
+def _hosts(told: Sequence[Told]) -> str:
+    """The same for the hosts in prompts. Names that differ in a number alone are those of machines; of others one may
+    be a container's, unless both list GPUs, and none in common."""
+    first: dict[str, Told] = {}
+    uuids: dict[str, set[str]] = {}
+    places: dict[str, set[str]] = {}
+    for one in told:
+        if one.host:
+            first.setdefault(one.host, one)
+            uuids.setdefault(one.host, set()).update(_uuids(one))
+            places.setdefault(one.host, set()).update(_addresses(one))
+    hosts = list(first)[:_MOST_LISTS]
+    for number, a in enumerate(hosts):
+        for b in hosts[number + 1 :]:
+            if not uuids[a].isdisjoint(uuids[b]):
+                continue
+            alike = re.sub(r"\d+", "#", a) == re.sub(r"\d+", "#", b)
+            apart = places[a] and places[b] and places[a].isdisjoint(places[b])
+            if alike or (apart and not _has_all(told, places[a] | places[b])):
+                return _line(_Claim("the host in the prompt", a, first[a]), _Claim("", b, first[b]))
+    return ""
 
 
 def _says_nobody(function: Function) -> bool:

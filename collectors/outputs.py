@@ -31,6 +31,16 @@ _PROMPT = re.compile(
     r"(?:\[?[\w.-]+@[\w.-]+(?:[: ][^#$%>]{0,200})?\]?[#$%>]|(?:PS )?[A-Za-z]:\\[^>]{0,200}>|sh-[\d.]+[#$]|[#$%>])"
     r" ?[\w./~-]"
 )
+_AT_HOST = re.compile(
+    r"(?:\([\w.-]{1,40}\) ?)?\[?[\w.-]{1,64}@([\w.-]{1,64})(?:[: ][^#$%>]{0,200})?\]?[#$%>] ?(\S.{0,400})"
+)
+# Names that say nothing, and those that container runtimes make up.
+_NO_HOST = re.compile(r"(?:localhost|host|hostname|server|machine|x+|ip|[\da-f]{12}|.*-[\da-z]{5})\Z", re.IGNORECASE)
+# Behind these the prompt may be that of a container on the same machine.
+_INSIDE = re.compile(
+    r"\b(?:docker|podman|nerdctl|crictl|ctr|kubectl|oc|lxc|incus|machinectl|systemd-nspawn|enroot|apptainer|singularity"
+    r"|chroot|distrobox|toolbox|hostname|hostnamectl|udocker|virsh|wsl)\b"
+)
 # nvidia-bug-report.sh's rule between sections and its headings, and the fences of Markdown.
 _DIVIDER = re.compile(r"_{20,}|-{20,}\Z|={20,}\Z|\*\*\* (?:/|ls:)|```|~~~")
 _XML_BEGIN = re.compile(r"<(nvidia_smi_log|system|topology)(?=\s*>|\s+version=)")
@@ -51,7 +61,29 @@ class Section:
         self.quote = quote  # what stands before each line
         self.closing = closing  # XML: the tag that ends it
         self.escaped = escaped  # XML: its tags were written as entities
+        self.host = ""  # by the prompt before the command
         self.lines: list[str] = []
+
+
+class _Prompts:
+    """Whose the prompts are, where they name hosts."""
+
+    def __init__(self) -> None:
+        self.host = ""
+        self._inside = False  # a command may have led into a container
+        self._hosts: set[str] = set()  # those met before
+
+    def see(self, line: str) -> None:
+        match = _AT_HOST.match(line)
+        if match is None:
+            return
+        host = match[1].partition(".")[0].lower()
+        if _NO_HOST.match(host) or (self._inside and host not in self._hosts):
+            self.host = ""
+        else:
+            self.host = host
+            self._hosts.add(host)
+        self._inside = self._inside or bool(_INSIDE.search(match[2]))
 
 
 class InTime(list[str]):
@@ -74,6 +106,7 @@ def split(lines: Iterable[Line], every: dict[str, Reader], where: str = "") -> I
     known = [(name, reader.begins) for name, reader in every.items() if name not in _XML_ROOTS.values()]
     section: Section | None = None
     kept_lines = kept_text = 0
+    prompts = _Prompts()
     told = at = ""  # the host whose output was met, and the one whose lines these are
     for host, line in lines:
         if host != at:
@@ -98,10 +131,13 @@ def split(lines: Iterable[Line], every: dict[str, Reader], where: str = "") -> I
                     section = None
                 _refuse_if_much(kept_lines, kept_text)
                 continue
+        if "@" in line:
+            prompts.see(line)
         if "<" in line and (root := _XML_BEGIN.search(line)):
             if section is not None:
                 yield section
             section = Section(_XML_ROOTS[root[1]], closing=f"</{root[1]}>", escaped=escaped)
+            section.host = prompts.host
             section.lines.append(line[root.start() :])
             kept_text += len(line)
             if section.closing in line:
@@ -125,6 +161,7 @@ def split(lines: Iterable[Line], every: dict[str, Reader], where: str = "") -> I
                 )
             told = host or told
             section = Section(name, quote)
+            section.host = prompts.host
             line = line.removeprefix(quote)  # already gone where the section before was quoted alike
         if section is not None:
             section.lines.append(line)

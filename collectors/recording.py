@@ -60,13 +60,15 @@ class Input(NamedTuple):
     """What one name on the command line turned out to be.
 
     facts: of text, in order of appearance. source: of an archive or a capture, for the collectors. problem: one line
-    for standard error that names the input; with facts or a source beside it, it is a remark.
+    for standard error that names the input; with facts or a source beside it, it is a remark. hosts: for each of the
+    facts the host in the prompt before it, "" where none is.
     """
 
     name: str
     facts: tuple[Facts, ...] = ()
     source: Source | None = None
     problem: str | None = None
+    hosts: tuple[str, ...] = ()
 
 
 def readers() -> dict[str, Reader]:
@@ -136,20 +138,21 @@ def _understand(file: BinaryIO | Awaited, name: str, shown: str, ends: float) ->
     encoding = _encoding(head)
     if encoding is None:
         raise Unreadable(f"not understood: it is binary data; {_LOOKED_FOR}")
-    facts, passed_over = _latest(_read_text(_lines(stream, encoding), shown, ends))
+    found, passed_over = _latest(_read_text(_lines(stream, encoding), shown, ends))
+    facts = tuple(one for one, _ in found)
     if not facts:
         raise Unreadable(f"not understood: {_LOOKED_FOR}")
     if all(map(_says_nothing, facts)):
         raise Unreadable(f"not understood: {facts[0].source.detail or facts[0].source.name}")
     remark = f"{shown}: of {len(facts) + passed_over} outputs the last {len(facts)} are looked at"
-    return Input(name, facts, problem=remark if passed_over else None)
+    return Input(name, facts, problem=remark if passed_over else None, hosts=tuple(host for _, host in found))
 
 
-def _latest(outputs: Iterator[Facts]) -> tuple[tuple[Facts, ...], int]:
+def _latest(outputs: Iterator[tuple[Facts, str]]) -> tuple[tuple[tuple[Facts, str], ...], int]:
     """The last _MOST_OUTPUTS of a text's outputs, and how many there were before them."""
     from collections import deque
 
-    kept: deque[Facts] = deque(maxlen=_MOST_OUTPUTS)
+    kept: deque[tuple[Facts, str]] = deque(maxlen=_MOST_OUTPUTS)
     count = 0
     for output in outputs:
         kept.append(output)
@@ -224,8 +227,9 @@ def _lines(stream: BinaryIO, encoding: str) -> Iterator[str]:
         text.detach()
 
 
-def _read_text(lines: Iterable[str], where: str, ends: float) -> Iterator[Facts]:
-    """The facts of every output in a text, in order of appearance."""
+def _read_text(lines: Iterable[str], where: str, ends: float) -> Iterator[tuple[Facts, str]]:
+    """The facts of every output in a text, in order of appearance, and the host in the prompt before it."""
     known = readers()
     for section in split(by_host(lines, known), known, where):
-        yield from known[section.name].read(InTime(section.lines, ends), where)
+        for facts in known[section.name].read(InTime(section.lines, ends), where):
+            yield facts, section.host

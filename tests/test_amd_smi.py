@@ -290,3 +290,18 @@ def test_first_lines() -> None:
     assert keeps is not None
     assert keeps("0000:0c:00.0 SELF         XGMI")
     assert not keeps("0000:0c:00.0 Display controller: Advanced Micro Devices")
+
+
+@pytest.mark.parametrize("head", ["AI_NIC", "NIC", "CPU", "BRCM_NIC", "FPGA"])
+@pytest.mark.parametrize("quote", ["", "> ", "    "])
+def test_blocks_of_other_devices(head: str, quote: str) -> None:
+    """amd-smi lists its adapters behind its GPUs: whatever its block is called, it is none of the GPU's."""
+    text = f"GPU: 0\n    BDF: 0000:05:00.0\n    NODE_ID: 2\n\n{head}: 0\n    BDF: 0000:09:00.0\n    UUID: x\n"
+    (sample,) = blocks("".join(f"{quote}{line}\n" for line in text.splitlines()))
+    assert [gpu.address for gpu in sample.gpus] == ["0000:05:00.0"]
+
+
+def test_a_paste_that_lost_its_indentation() -> None:
+    """Values that stand as far left as the GPU's own line are its values."""
+    (sample,) = blocks("GPU: 0\nKFD_ID: 63484\nNODE_ID: 2\nBDF: 0000:05:00.0\nAI_NIC: 0\nBDF: 0000:09:00.0\n")
+    assert [gpu.address for gpu in sample.gpus] == ["0000:05:00.0"]

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpu_topo.assemble import assemble
+from gpu_topo.classifier.driver import judge_lost
+from gpu_topo.collectors.readers import lspci
 from gpu_topo.model.facts import OK, Facts, SourceStatus
-from gpu_topo.model.gpu import ACTIVE, INACTIVE, DriverGpu, NvLink
+from gpu_topo.model.finding import Unassessed
+from gpu_topo.model.gpu import ACTIVE, INACTIVE, AcceleratorLink, DriverGpu, DriverState, NvLink
+from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.host import BARE_METAL, VIRTUAL_MACHINE, Platform
 from gpu_topo.model.pci import Function, LinkEnd
 from gpu_topo.model.reading import DENIED, NOT_RECORDED, Unknown, known
@@ -108,8 +112,8 @@ def test_names_by_place() -> None:
     nameless = driver(DriverGpu(None, 0), DriverGpu(None, 1))
     assert [gpu.address for gpu in machine.node(more=[nameless]).gpus] == addresses
     three = driver(*(DriverGpu(None, number) for number in range(3)))
-    found = {gpu.address for gpu in machine.node(more=[three]).gpus}
-    assert {"GPU0", "GPU1", "GPU2"} <= found
+    node = machine.node(more=[three])
+    assert [(gpu.address, gpu.ordinal) for gpu in node.gpus] == [(address, None) for address in addresses]
 
 
 def test_a_gpu_that_does_not_tell_its_address_takes_the_place_that_is_left() -> None:
@@ -226,3 +230,84 @@ def test_a_gpu_without_an_address_is_no_further_device() -> None:
     node = machine.node(drivers)
     assert [d.address for d in node.devices.values() if d.kind == "gpu"] == addresses
     assert [gpu.address for gpu in node.gpus if gpu.lost] == ["GPU1"]
+
+
+def bus(*names: str) -> Facts:
+    """The lines of lspci for H100s and the like."""
+    lines = [f"{0x18 + n:02x}:00.0 3D controller: {name} (rev a1)" for n, name in enumerate(names)]
+    (found,) = lspci.read(lines, "t")
+    return found
+
+
+H100 = "NVIDIA Corporation GH100 [H100 SXM5 80GB]"
+
+
+def nvml(*gpus: DriverGpu) -> Facts:
+    return Facts(SourceStatus("nvidia-smi", OK), gpus=gpus, driver=DriverState("nvml", "ok"))
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_gpus_by_number_are_among_those_on_the_bus(count: int) -> None:
+    """No GPU counts twice, and that the driver lists fewer is said where the recording does not name its driver."""
+    node = assemble([bus(*[H100] * 8), nvml(*(DriverGpu(None, number) for number in range(count)))])
+    assert [gpu.address for gpu in node.gpus] == list(node.devices)
+    (left,) = judge_lost(node, Past(), Policy())
+    assert isinstance(left, Unassessed)
+    assert f"tell of {count} GPUs and 8 are on the bus" in left.reason
+
+
+def test_as_many_by_number_as_on_the_bus() -> None:
+    """Are these, in the order of addresses."""
+    node = assemble([bus(*[H100] * 8), nvml(*(DriverGpu(None, number) for number in range(8)))])
+    assert [gpu.ordinal for gpu in node.gpus] == list(range(8))
+    assert list(judge_lost(node, Past(), Policy())) == []
+
+
+def test_faults_of_gpus_that_are_known_by_number() -> None:
+    """A link that is down is told of, with the GPUs that it is compared with; where all are up, they are the bus's."""
+    up = tuple(NvLink(n, ACTIVE) for n in range(18))
+    down = (NvLink(0, INACTIVE), *up[1:])
+    well = assemble([bus(*[H100] * 8), nvml(*(DriverGpu(None, n, nvlinks=up) for n in range(7)))])
+    assert len(well.gpus) == 8
+    assert all(isinstance(gpu.nvlinks, Unknown) for gpu in well.gpus)
+    ill = assemble([bus(*[H100] * 8), nvml(*(DriverGpu(None, n, nvlinks=down if n == 2 else up) for n in range(7)))])
+    assert known(next(gpu for gpu in ill.gpus if gpu.address == "GPU2").nvlinks) == down
+
+
+def test_a_gpu_that_the_drivers_list_lacks() -> None:
+    """Of a recording that does not name drivers it may be lost, or have another driver."""
+    listed = nvml(*(DriverGpu(f"0000:{0x18 + n:02x}:00.0", n) for n in range(3)))
+    (left,) = judge_lost(assemble([bus(*[H100] * 4), listed]), Past(), Policy())
+    assert isinstance(left, Unassessed)
+    assert (left.subject, left.cause) == ("0000:1b:00.0", "not-recorded")
+    some = listed._replace(driver=DriverState("nvml", "ok", lists_all=False))
+    assert list(judge_lost(assemble([bus(*[H100] * 4), some]), Past(), Policy())) == [left]
+
+
+def test_amds_gpus_by_number_and_by_address() -> None:
+    """rocm-smi numbers them, amd-smi topology gives addresses: as many of each are the same."""
+    by_number = Facts(
+        SourceStatus("rocm-smi", OK),
+        gpus=tuple(DriverGpu(None, n, vendor_id=0x1002) for n in range(4)),
+        accelerator_links=(AcceleratorLink("xGMI", "GPU0", "GPU1"),),
+    )
+    places = [f"0000:{n:02x}:00.0" for n in (1, 2, 3, 4)]
+    by_place = Facts(
+        SourceStatus("amd-smi topology", OK),
+        gpus=tuple(DriverGpu(address, vendor_id=0x1002) for address in places),
+        accelerator_links=(AcceleratorLink("xGMI", places[0], places[1]),),
+    )
+    for order in ([by_number, by_place], [by_place, by_number]):
+        node = assemble(order)
+        assert [gpu.address for gpu in node.gpus] == places == list(node.devices)
+        assert [(link.a, link.b) for link in node.accelerator_links] == [(places[0], places[1])]
+    fewer = assemble([by_number, by_place._replace(gpus=by_place.gpus[:2])])
+    assert len(fewer.gpus) == 6
+
+
+@pytest.mark.parametrize("mask", ["0000:00:00.0", "0000:01:00.0"])
+def test_addresses_that_were_masked(mask: str) -> None:
+    """Several GPUs at one address are several, by their numbers; a GPU alone at an address is there."""
+    node = assemble([nvml(*(DriverGpu(mask, number) for number in range(4)))])
+    assert [gpu.address for gpu in node.gpus] == ["GPU0", "GPU1", "GPU2", "GPU3"]
+    assert [gpu.address for gpu in assemble([nvml(DriverGpu("0000:01:00.0", 0))]).gpus] == ["0000:01:00.0"]

@@ -81,10 +81,11 @@ def test_two_dies_to_an_npu() -> None:
 
 
 def test_cards_for_inference() -> None:
-    """310P: numbers of NPUs have gaps, Device is the index; two chips of a card may share one function."""
+    """310P: numbers of NPUs have gaps, Device is the index; two chips of a card may share one function, and are parts
+    of one device."""
     assert listed(one(CARDS)) == [
         ("NPU32", "0000:01:00.0", 0),
-        ("NPU32.1", "0000:01:00.0", 1),
+        ("NPU32.1", "0000:01:00.0", 0),
         ("NPU2144", "0000:86:00.0", 2),
     ]
 
@@ -193,3 +194,17 @@ def test_beside_lspci(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert [d["device_id"] for d in devices] == ["d802"] * 4
     assert next((g["index"], g["address"]) for g in gpus) == (0, "0000:c1:00.0")
     assert len(gpus) == 4
+
+
+def test_addresses_that_were_masked() -> None:
+    """NPUs are told apart by their numbers."""
+    for mask in ("0000:xx:00.0", "0000:00:00.0", "0000:01:00.0"):
+        rows = [
+            "| npu-smi 25.2.0                   Version: 25.2.0                 |",
+            "| NPU   Name                | Health        | Power(W)    Temp(C)   |",
+            "| Chip                      | Bus-Id        | AICore(%)             |",
+        ]
+        for number in range(2):
+            rows.append(f"| {number}     910B4-1             | OK            | 88.2        30         |")
+            rows.append(f"| 0                         | {mask}  | 0           0    / 0   |")
+        assert listed(one("\n".join(rows) + "\n")) == [("NPU0", None, 0), ("NPU1", None, 1)]

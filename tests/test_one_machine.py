@@ -187,3 +187,114 @@ def test_names_with_colons_are_no_hosts(gpu_topo: Run, tmp_path: Path) -> None:
     path.write_text(IBV)
     ran = gpu_topo("inspect", path, "--json")
     assert '"mlx5_0"' in ran.out
+
+
+def tool(name: str, *rows: tuple[str | None, int | None, str | None]) -> Facts:
+    """What a tool of this name says: address, index and model of each GPU."""
+    found = tuple(DriverGpu(address=address, ordinal=ordinal, model=model) for address, ordinal, model in rows)
+    return Facts(SourceStatus(name, OK), gpus=found)
+
+
+def numbered(*buses: int, name: str = "nvidia-smi (a)") -> Facts:
+    return tool(name, *((f"0000:{bus:02x}:00.0", number, None) for number, bus in enumerate(buses)))
+
+
+def listing(*buses: int, whole: bool = False) -> Facts:
+    found = [Function(f"0000:{bus:02x}:00.0", vendor_id=0x10DE, class_code=0x030200) for bus in buses]
+    if whole:
+        found.append(Function("0000:00:00.0", vendor_id=0x8086, class_code=0x060000))
+    return Facts(SourceStatus("lspci (a)", OK), functions=tuple(found))
+
+
+NVIDIA_SMI = "nvidia-smi (a)"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (numbered(1, 2, 3, 4), numbered(5, 6, 7, 4), "GPU 0 is 0000:01:00.0 in a and 0000:05:00.0 in b"),
+        (numbered(1, 2), numbered(5, 6, name="nvidia-smi -q (a)"), "GPU 0 is"),
+        (numbered(1, 2, name="rocm-smi (a)"), numbered(5, 6, name="rocm-smi (a)"), "GPU 0 is"),
+        (
+            tool(NVIDIA_SMI, (AT, 0, "NVIDIA H100 80GB HBM3")),
+            tool(NVIDIA_SMI, (AT, 0, "NVIDIA A100-SXM4-80GB")),
+            f"the GPU at {AT} is NVIDIA H100 80GB HBM3 in a and NVIDIA A100-SXM4-80GB in b",
+        ),
+        (listing(0x18, 0x2A), listing(0x41, 0x42, whole=True), "the first GPU is 0000:18:00.0 in a"),
+    ],
+)
+def test_two_machines_by_their_lists(one: Facts, other: Facts, words: str) -> None:
+    """Without a UUID the places and models of GPUs tell."""
+    assert words in contradiction([Told(one, "a"), Told(other, "b")])
+    assert contradiction([Told(other, "b"), Told(one, "a")])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (numbered(1, 2, 3, 4), numbered(1, 3, 4)),  # one was lost
+        (numbered(1, 3, 4), numbered(1, 2, 3, 4)),  # and came back
+        (numbered(1, 2, 3, 4, 5), numbered(1, 2, 3, 4, 6)),  # one was moved
+        (numbered(1, 2, 3, 5, 6), numbered(1, 3, 4, 5, 6)),  # one was lost, then another
+        (numbered(1, 2, 3, 4), numbered(4, 3, 2, 1)),  # counted in another order
+        (numbered(1, 2, 3, 4), numbered(3, 4)),  # a container
+        (numbered(1), numbered(2)),  # a container with one GPU
+        (numbered(1, 2, name="rocm-smi (a)"), numbered(5, 6, name="amd-smi list (a)")),
+        (tool(NVIDIA_SMI, (AT, 0, "Tesla T4")), tool(NVIDIA_SMI, (AT, 0, "NVIDIA T4"))),
+        (tool(NVIDIA_SMI, (AT, 0, "NVIDIA H100")), tool(NVIDIA_SMI, (AT, 0, "NVIDIA H100 80GB HBM3"))),
+        (tool(NVIDIA_SMI, (AT, 0, "NVIDIA H100")), tool(NVIDIA_SMI, (AT, 0, None))),
+        (listing(0x18, 0x2A), listing(0x41, 0x42)),  # each asked for some
+        (listing(0x18, 0x2A, 0x41, 0x42), listing(0x41, 0x42, whole=True)),
+    ],
+)
+def test_one_machine_by_its_lists(one: Facts, other: Facts) -> None:
+    """A lost GPU shifts a list, a container shows part of it, and a driver's update changes how it spells a name."""
+    assert contradiction([Told(one, "a"), Told(other, "b")]) == ""
+
+
+def test_addresses_that_were_masked() -> None:
+    """They tell nothing, and neither do models or UUIDs at them."""
+    zero = "0000:00:00.0"
+    one = gpus((zero, 0, A), (zero, 1, B))
+    two = tool(NVIDIA_SMI, (zero, 0, "NVIDIA L4"), (zero, 1, "NVIDIA H100"))
+    assert contradiction([Told(one, "a"), Told(two, "b"), Told(one, "c")]) == ""
+
+
+def test_two_containers_of_one_machine() -> None:
+    """Where the machine's own list has the GPUs of both."""
+    parts = [Told(numbered(1, 2), "a"), Told(numbered(3, 4), "b")]
+    assert contradiction(parts)
+    assert contradiction([*parts, Told(listing(1, 2, 3, 4), "c")]) == ""
+    assert contradiction([*parts, Told(numbered(1, 2, 3, 4), "c")]) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "two"),
+    [
+        ("[root@gpu01 ~]# lspci -nn", "[root@gpu02 ~]# lspci -nn", True),
+        ("root@node-a1:~# lspci", "user@node-a2:/tmp$ lspci", True),
+        ("[root@gpu01 ~]# lspci", "user@GPU01.example.org:~$ lspci", False),
+        ("[root@gpu01 ~]# lspci", "$ lspci", False),
+        ("[root@gpu01 ~]# lspci", "root@localhost:~# lspci", False),
+        ("[root@gpu01 ~]# lspci", "root@3f2a1b9c0d4e:/# lspci", False),  # a container's
+        ("[root@gpu01 ~]# docker run --rm -it cuda bash", "root@gpu02:/# lspci", False),
+        ("[root@gpu01 ~]# lspci", "root@trainer:/workspace# lspci", False),
+    ],
+)
+def test_hosts_in_prompts(gpu_topo: Run, tmp_path: Path, one: str, other: str, two: bool) -> None:
+    """Prompts of two hosts are two machines, however alike; of what may be a container on one machine, they are not."""
+    path = tmp_path / "hosts.txt"
+    path.write_text(f"{one}\n{ONE}\n{other}\n{ONE}")
+    ran = gpu_topo("inspect", path)
+    if not two:
+        assert (ran.status, ran.err) == (0, "")
+        return
+    assert one_line(ran)
+    assert "these are two machines: the host in the prompt is" in ran.err
+
+
+def test_hosts_in_prompts_that_share_a_gpu(gpu_topo: Run, tmp_path: Path) -> None:
+    """Two names of one machine: the same GPU answers at both."""
+    path = tmp_path / "names.txt"
+    path.write_text("".join(f"root@gpu0{n}:~# nvidia-smi -L\nGPU 0: NVIDIA L4 (UUID: {A})\n" for n in (1, 2)))
+    assert gpu_topo("inspect", path).status == 0

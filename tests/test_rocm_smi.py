@@ -319,3 +319,14 @@ def test_first_lines() -> None:
         "GPU[0] : Fan RPM: 0",
     ):
         assert not READER.begins(line)
+
+
+def test_beside_integrated_graphics(tmp_path: Path) -> None:
+    """Graphics of the processor are none of the GPUs that rocm-smi numbers, and these are AMD's."""
+    lspci = (
+        "00:02.0 VGA compatible controller [0300]: Intel Corporation AlderLake-S GT1 [UHD Graphics 770] [8086:4680]\n"
+    )
+    node = node_of(tmp_path, showtopo(8, *weigh(two_hives)), lspci)
+    numbered = [gpu for gpu in node.gpus if gpu.address.startswith("GPU")]
+    assert [gpu.vendor_id for gpu in numbered] == [0x1002] * 8
+    assert {gpu.address for gpu in numbered} <= node.devices.keys()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 KIND = "amd-smi"
 
 _GPU = re.compile(r"GPU: ?(\d{1,3})\s{0,40}\Z")
-_OTHER = re.compile(r"(?:CPU|CORE|NIC|SWITCH): ?\d{1,4}\s{0,40}\Z")
+_OTHER = re.compile(r"(?:CPU|CORE|[A-Z]{0,10}_?NIC|SWITCH): ?\d{1,4}\s{0,40}\Z")
+_BLOCK = re.compile(r"[A-Z][A-Z\d_ -]{1,30}: ?\d{1,4}\s{0,40}\Z")  # of anything, no deeper than "GPU: 0"
 _PAIR = re.compile(r"([A-Z][A-Z0-9_]{1,40}):(?:\s{1,40}(\S.{0,200}))?\Z")
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d{1,2})?) ?GT/s\Z")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,4}\Z")
@@ -137,12 +138,18 @@ def read(lines: Sequence[str], where: str) -> list[Facts]:
     number: int | None = None
     group: str | None = None
     last = ""  # the name in the line before this one
+    margin: int | None = None  # of the line that names the GPU, once a line below it stands deeper
+    begun = 0
     for line in lines:
         text, last = line.strip(_PREFIX), ""
+        indent = len(line) - len(line.lstrip(_PREFIX))
         if head := _GPU.match(text):
             number, group = int(head[1]), None
+            margin, begun = None, indent
             continue
-        if _OTHER.match(text):
+        if margin is None and number is not None and text and indent > begun:
+            margin = begun
+        if _OTHER.match(text) or (margin is not None and indent <= margin and _BLOCK.match(text)):
             number = None
             continue
         pair = _PAIR.match(text) if number is not None else None

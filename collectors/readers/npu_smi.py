@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpu_topo.collectors.readers.reader import Reader
-from gpu_topo.model.address import normalise
+from gpu_topo.model.address import is_masked, normalise
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.vendors import HUAWEI
@@ -38,6 +38,7 @@ class _Table:
 
     def __init__(self) -> None:
         self.gpus: list[DriverGpu] = []
+        self.npus: list[int] = []  # the NPU of each
         self.broken = False  # a chip whose two lines do not belong together
         self._headed = False
         self._column = ""
@@ -63,6 +64,7 @@ class _Table:
         if place is not None and self._npu is not None:
             numbers = [int(word) for words in cells[:place] for word in words if _NUMBER.match(word)]
             self.gpus.append(self._gpu(self._npu, numbers, _address(cells[place]) or None))
+            self.npus.append(self._npu[0])
             self._npu = None
         elif place is not None:
             self.broken = True
@@ -97,12 +99,37 @@ def _address(words: Sequence[str]) -> str | None:
     """The address in a cell, "" for a chip that has none; None where the cell says nothing of it."""
     if len(words) != 1:
         return None
-    return "" if words[0] == _NONE else normalise(words[0]) if words[0].count(":") == 2 else None
+    if words[0] == _NONE or (words[0].count(":") == 2 and is_masked(words[0])):
+        return ""
+    return normalise(words[0]) if words[0].count(":") == 2 else None
+
+
+def _together(gpus: Sequence[DriverGpu], npus: Sequence[int]) -> Iterator[DriverGpu]:
+    """The chips of one NPU that share an address (310P Duo) are parts of one device, with the index of the first. NPUs
+    that share one have none: it was masked."""
+    first: dict[str, int] = {}
+    members: dict[str, set[int]] = {}
+    for at, (gpu, npu) in enumerate(zip(gpus, npus, strict=True)):
+        if gpu.address is not None:
+            first.setdefault(gpu.address, at)
+            members.setdefault(gpu.address, set()).add(npu)
+    shared = [gpu.address for gpu in gpus]
+    for gpu in gpus:
+        if gpu.address is None or shared.count(gpu.address) == 1:
+            yield gpu
+        elif len(members[gpu.address]) > 1:
+            yield gpu._replace(address=None)
+        else:
+            leader = gpus[first[gpu.address]]
+            yield gpu._replace(ordinal=leader.ordinal, partitions=shared.count(gpu.address))
 
 
 def _facts(table: _Table, where: str) -> Facts:
     detail = "an NPU without a line that gives its address" if table.broken else ""
-    return Facts(SourceStatus(f"{KIND} ({where})", PARTIAL if detail else OK, detail), gpus=tuple(table.gpus))
+    return Facts(
+        SourceStatus(f"{KIND} ({where})", PARTIAL if detail else OK, detail),
+        gpus=tuple(_together(table.gpus, table.npus)),
+    )
 
 
 def read(lines: Sequence[str], where: str) -> list[Facts]:

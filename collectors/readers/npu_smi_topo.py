@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
@@ -29,6 +30,7 @@ _SAID_UNKNOWN = ("NA", "N/A")
 _WORD = re.compile(r"(?!NPU|NIC)[A-Z][A-Z_]{1,11}\Z")  # what another version may call a kind
 _LEGEND = re.compile(r"([A-Z]{3})\s{0,9}=")
 _LIST = re.compile(r"\d{1,5}(?:[-,]\d{1,5})*[-,]?\Z")
+_MOST_RUNS = 50  # many matrices take long, and the last one is the machine's state
 _MOST_NAMES = 8  # in the detail of a source
 
 
@@ -218,8 +220,8 @@ def _facts(matrix: _Matrix, where: str) -> Facts:
 
 
 def read(lines: Sequence[str], where: str) -> list[Facts]:
-    """Every matrix is one sample, oldest first."""
-    samples: list[_Matrix] = []
+    """Every matrix is one sample, oldest first; of many the last ones."""
+    samples: deque[_Matrix] = deque(maxlen=_MOST_RUNS)
     for line in lines:
         heading = _header(line) if "NPU" in line or "Phy-ID" in line else None
         if heading and not (samples and samples[-1].continues(*heading)):

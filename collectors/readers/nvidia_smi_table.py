@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpu_topo.collectors.readers.nvidia_smi_gpu import build
 from gpu_topo.collectors.readers.reader import Reader
-from gpu_topo.model.address import normalise
+from gpu_topo.model.address import place_of
 from gpu_topo.model.facts import OK, PARTIAL, Facts, SourceStatus
 from gpu_topo.model.gpu import DriverGpu, DriverState
 from gpu_topo.model.reading import NOT_RECORDED, Unknown
@@ -27,10 +27,10 @@ _GPU = re.compile(r"\s{0,8}(\d{1,3})\s+(\S.{0,80})")
 # The name is followed by persistence mode, on Windows by the driver model.
 _MODE = re.compile(r"\s+(?:On|Off|WDDM|TCC|MCDM|N/A|ERR!)\Z")
 _ADDRESS = re.compile(r"\s*([\dA-Fa-f]{4,8}:[\dA-Fa-f]{2}:[\dA-Fa-f]{2}\.[0-7])(?![\w.])")
+_MASKED = re.compile(r"\s*([\dA-Fa-fXx*#?]{4,8}:[\dA-Fa-fXx*#?]{2}:[\dA-Fa-fXx*#?]{2}\.[\dXx*#?])(?![\w.])")
 _NO_ADDRESS = re.compile(r"\s*N/A(?:\s|\Z)")  # Jetson boards
 _PERFORMANCE = re.compile(r"(P\d{1,2}|N/A|ERR!|Unknown Error)\s+\S{1,12}\s+/")  # before "62W / 400W"
 _PARTITION = re.compile(r"\s{0,8}(\d{1,3})\s+\d{1,4}\s+\d{1,4}\s+\d{1,4}\s*\Z")
-_NUMBER = re.compile(r"\s*\|\s{0,8}(\d{1,3})\s")
 _ELLIPSIS = ("...", "…")
 _MOST_CELLS = 4  # of a row that may be wrapped: more bars than this never come
 
@@ -54,14 +54,14 @@ def _row(line: str, strict: bool = False) -> tuple[int, str, str | None] | None:
     head = _GPU.match(cells[0]) if len(cells) > 1 else None
     if head is None:
         return None
-    address = _ADDRESS.match(cells[1])
+    address = _ADDRESS.match(cells[1]) or _MASKED.match(cells[1])
     if address is None:
         if strict or not _NO_ADDRESS.match(cells[1]):
             return None
     elif strict and cells[1][address.end() :].strip() not in ("On", "Off", "N/A"):
         return None
     name = _MODE.sub("", head.group(2).rstrip())
-    return int(head.group(1)), name, normalise(address.group(1)) if address else None
+    return int(head.group(1)), name, place_of(address.group(1)) if address else None
 
 
 class _Gpu:
@@ -106,25 +106,19 @@ class _Table:
         self.gpus: list[_Gpu] = []
         self.part = _IN_GPUS
         self.partitions = False  # whether there is a list of MIG devices
-        self.torn = False  # something else stands between its rows, or a further part names a GPU that has none
 
     def add(self, line: str) -> None:
         if _MIG_HEADING.match(line):
             self.part, self.partitions = _IN_MIG, True
         elif _PROCESSES.match(line):
             self.part = _IN_PROCESSES
-        elif self.part == _IN_PROCESSES:
-            number = _NUMBER.match(line)
-            self.torn = self.torn or (number is not None and int(number.group(1)) >= len(self.gpus))
         elif self.part == _IN_MIG:
             self._add_partition(line)
-        elif line.lstrip()[:1] == "|":
+        elif self.part == _IN_GPUS and line.lstrip()[:1] == "|":
             if row := _row(line):
                 self.gpus.append(_Gpu(*row))
             elif self.gpus:
                 self.gpus[-1].add(_cells(line))
-        elif line.strip() and not _is_border(line):
-            self.torn = True
 
     def _add_partition(self, line: str) -> None:
         cells = _cells(line)
@@ -139,14 +133,12 @@ class _Table:
         ended = self.part == _IN_PROCESSES
         gpus = tuple(gpu.facts(self.partitions and ended) for gpu in self.gpus)
         lost = sum(gpu.lost for gpu in gpus)
-        # -i selects a GPU, in practice one; a run of numbers from 0 is the whole list.
-        in_order = [gpu.ordinal for gpu in gpus] == list(range(len(gpus)))
-        whole = ended and in_order and not self.torn and len(gpus) > 1
         told = [f"{lost} of {len(gpus)} GPUs lost"] if lost else []
         if not ended:
             told.append("the table may be cut off")
         status = SourceStatus(f"{KIND} ({where})", PARTIAL if told else OK, ", ".join(told))
-        return Facts(status, gpus=gpus, driver=DriverState("nvml", "ok", "", self.version, lists_all=whole))
+        # A container or job is shown some GPUs only, numbered from 0 as if they were all, and prints the same table.
+        return Facts(status, gpus=gpus, driver=DriverState("nvml", "ok", "", self.version, lists_all=False))
 
 
 def _is_border(line: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_topo.assemble.identify import Identity, identify, identify_all
 from gpu_topo.assemble.links import bottleneck, from_driver, join
-from gpu_topo.assemble.views import GPU_MAKERS, DriverViews
+from gpu_topo.assemble.views import GPU_MAKERS, DriverViews, numbered_twice
 from gpu_topo.catalogue import gpu_part_by_name, is_virtual_function
 from gpu_topo.model.address import in_order, sort_key
 from gpu_topo.model.facts import Facts
@@ -13,6 +13,7 @@ from gpu_topo.model.host import Port
 from gpu_topo.model.node import ACCELERATOR, BRIDGE, GPU, NIC, Device, Link, Part, Switch
 from gpu_topo.model.pci import Function
 from gpu_topo.model.reading import EMPTY, MALFORMED, Unknown, known
+from gpu_topo.model.vendors import NVIDIA
 from gpu_topo.topology.switches import build, chip_of
 from gpu_topo.topology.tree import parent_of, paths_to
 
@@ -66,12 +67,14 @@ def as_drivers_know(
     """GPUs as their driver knows them: by the model that people say, and also where no PCI listing has them."""
     if not views:
         return
-    on_the_bus = any(identity.kind == GPU for identity in identities.values())
+    on_the_bus = {functions[a].vendor_id for a, i in identities.items() if i.kind == GPU and not i.integrated}
     makers = {functions[a].vendor_id for a, identity in identities.items() if identity.kind == ACCELERATOR}
+    among = numbered_twice(views)
     for address in sorted(views, key=sort_key):
         view = views[address].view
-        seen = on_the_bus if view.vendor_id in GPU_MAKERS else view.vendor_id in makers
-        if seen and ":" not in address:
+        whose = {view.vendor_id or NVIDIA, None}  # a drawing of names has no vendors
+        seen = not on_the_bus.isdisjoint(whose) if view.vendor_id in GPU_MAKERS else view.vendor_id in makers
+        if address in among or (seen and ":" not in address):
             continue  # one of the GPUs on the bus, but which one its driver cannot say just now: no further device
         if address not in functions:
             functions[address] = Function(address, view.vendor_id, view.device_id, numa_node=view.numa_node)

@@ -7,9 +7,9 @@ from gpu_topo.assemble.nvlinks import completed, most_listed, whole
 from gpu_topo.assemble.views import GPU_MAKERS, DriverViews, order, renamed
 from gpu_topo.catalogue import gpu_part_by_name
 from gpu_topo.model.facts import Facts
-from gpu_topo.model.gpu import INACTIVE, UNKNOWN_STATE, NvLink
+from gpu_topo.model.gpu import INACTIVE, UNKNOWN_STATE, DriverGpu, NvLink
 from gpu_topo.model.node import ACCELERATOR, GPU, Device, Gpu, LinkSample, Part
-from gpu_topo.model.reading import Unknown, known
+from gpu_topo.model.reading import NOT_RECORDED, Unknown, known
 from gpu_topo.model.vendors import AMD, NVIDIA
 
 TYPE_CHECKING = False
@@ -46,13 +46,61 @@ def gpus_of(
             )
             continue
         gpus.append(_gpu(address, device.part, device.function.vendor_id, found, rename, samples, most))
-    for name, found in views.items():
-        # Its driver cannot say which device it is; a matrix's NPU is one of the accelerators on the bus.
-        told_twice = found.view.vendor_id == AMD and any(gpu.vendor_id == AMD for gpu in gpus)
-        if name not in devices and found.view.vendor_id in GPU_MAKERS and not told_twice:
-            model = known(found.view.model)
-            gpus.append(_gpu(name, gpu_part_by_name(model) if model else None, NVIDIA, found, rename, (), most))
+    for name in _further(devices, views):
+        found = views[name]
+        model = known(found.view.model)
+        gpus.append(
+            _gpu(
+                name,
+                gpu_part_by_name(model) if model else None,
+                found.view.vendor_id or NVIDIA,
+                found,
+                rename,
+                (),
+                most,
+            )
+        )
+    if any(views[name].view.nvlinks is not None for name in untied(devices, views)):
+        gpus = [gpu._replace(nvlinks=_WHOSE) if _is_bare(gpu) else gpu for gpu in gpus]
     return tuple(sorted(gpus, key=lambda gpu: order(gpu.ordinal, gpu.address)))
+
+
+_WHOSE = Unknown(NOT_RECORDED, "NVLinks are told by GPU number, and which GPU has which number is not recorded")
+
+
+def untied(devices: Mapping[str, Device], views: Mapping[str, DriverViews]) -> tuple[str, ...]:
+    """The names of NVIDIA's GPUs (GPU3) that are among those on the bus, and nothing says which they are."""
+    if not any(d.kind == GPU and d.function.vendor_id == NVIDIA and ":" in a for a, d in devices.items()):
+        return ()
+    return tuple(a for a, found in views.items() if a not in devices and found.view.vendor_id in (None, NVIDIA))
+
+
+def _further(devices: Mapping[str, Device], views: Mapping[str, DriverViews]) -> tuple[str, ...]:
+    """The GPUs to list beside the devices: those of which nobody knows the device, but none twice. What is wrong with
+    a GPU counts, even where its device cannot be told: then so do the links of all, with which its own are compared."""
+    among = untied(devices, views)
+    amd = any(d.kind == GPU and d.function.vendor_id == AMD for d in devices.values())
+    if among and any(_at_fault(views[name].view) for name in among):
+        return tuple(name for name in among if views[name].view.nvlinks is not None or views[name].view.lost)
+    return tuple(
+        name
+        for name, found in views.items()
+        if name not in devices
+        and name not in among
+        and found.view.vendor_id in GPU_MAKERS
+        and not (amd and found.view.vendor_id == AMD)
+    )
+
+
+def _at_fault(view: DriverGpu) -> bool:
+    links = known(view.nvlinks) or ()
+    inactive = not known(view.mig) and any(link.state == INACTIVE for link in links)
+    return view.lost or inactive or any(any(link.errors.values()) for link in links)
+
+
+def _is_bare(gpu: Gpu) -> bool:
+    """Whether this is a GPU on the bus of which no driver told anything."""
+    return gpu.vendor_id == NVIDIA and ":" in gpu.address and gpu.listed is None and gpu.nvlinks is None
 
 
 def _gpu(

@@ -246,7 +246,7 @@ def _without_class(
         return BRIDGE, _bridge_by_name(vendor, name)
     kind = words.kind_of(vendor, name)
     if kind == GPU:
-        return _gpu_by_name(name)
+        return _gpu_by_name(vendor, name)
     if kind == ACCELERATOR:
         return kind, catalogue.gpu_part_by_name(words.model_in(name))
     if kind == NVSWITCH:
@@ -261,12 +261,15 @@ def _without_class(
     return (NIC if kind == NIC else OTHER), None
 
 
-def _gpu_by_name(name: str) -> tuple[str, Part | None]:
+def _gpu_by_name(vendor: int | None, name: str) -> tuple[str, Part | None]:
     """Kind and part of a display of a maker of GPUs: a server's own display is none."""
     role, integrated = catalogue.display_by_name(name)
     if role == "management":
         return OTHER, None
-    return GPU, catalogue.gpu_part_by_name(words.model_in(name)) or integrated
+    part = catalogue.gpu_part_by_name(words.model_in(name)) or integrated
+    if part is None and words.is_integrated(vendor, name):
+        part = Part(words.model_in(name), form_factor="integrated", market="consumer")
+    return GPU, part
 
 
 def _nic_by_name(name: str) -> Part | None:
@@ -291,7 +294,7 @@ def _by_name(vendor: int | None, name: str, class_code: int, bridge: bool, forwa
     if base == 0x03:
         # A recording of classes alone (NCCL's XML) lists no management displays; one of names shows them.
         is_gpu = vendor in _GPU_VENDORS or (not name and vendor is None)
-        return _gpu_by_name(name) if is_gpu and "rage xl" not in low else (OTHER, None)
+        return _gpu_by_name(vendor, name) if is_gpu and "rage xl" not in low else (OTHER, None)
     if base == 0x12:
         part = catalogue.gpu_part_by_name(model)
         return (GPU if vendor in (AMD, NVIDIA) or (vendor == INTEL and part) else ACCELERATOR), part

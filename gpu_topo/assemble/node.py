@@ -18,12 +18,12 @@ from gpu_topo.assemble.devices import (
     mark_virtual,
     unnamed_ids,
 )
-from gpu_topo.assemble.gpus import gpus_of
+from gpu_topo.assemble.gpus import gpus_of, untied
 from gpu_topo.assemble.hypervisor import hypervisor_of_functions
 from gpu_topo.assemble.identify import alike
 from gpu_topo.assemble.merge import merge_functions, merge_platform, merge_ports
-from gpu_topo.assemble.pairs import accelerator_links, nic_names, stated_of
-from gpu_topo.assemble.views import by_address
+from gpu_topo.assemble.pairs import accelerator_links, nic_names, once, stated_of
+from gpu_topo.assemble.views import by_address, numbered_twice, unmasked
 from gpu_topo.model.facts import OK, Facts, SourceStatus
 from gpu_topo.model.finding import CAUSE_VM
 from gpu_topo.model.gpu import DriverState
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = False) -> Node:
     """One Node from everything that was read. names: looks up part names by (vendor, device), where the machine
     has such a list."""
+    facts = [unmasked(fact) for fact in facts]
     functions = merge_functions([fact for fact in facts if fact.functions])
     if _lacks_parents(functions.values()):
         functions = {f.address: f for f in place(functions.values())}
@@ -70,14 +71,14 @@ def assemble(facts: Sequence[Facts], names: Names | None = None, live: bool = Fa
         sources=_sources(facts),
         devices=devices,
         gpus=gpus_of(devices, views, rename, facts),
-        accelerator_links=accelerator_links(facts, rename),
+        accelerator_links=once(accelerator_links(facts, rename), numbered_twice(views)),
         ports=ports,
         netdevs=tuple({n.name: n for fact in facts for n in fact.netdevs}.values()),
         blocks=tuple({b.name: b for fact in facts for b in fact.blocks}.values()),
         switches=switches,
         stated_paths=stated,
         p2p=p2p,
-        drivers=_drivers(facts),
+        drivers=_drivers(facts, len(untied(devices, views))),
         unread=_unread(facts),
         live=live,
         hidden_links=dict.fromkeys(devices, CAUSE_VM) if platform.kind == VIRTUAL_MACHINE else {},
@@ -118,8 +119,8 @@ def _sources(facts: Sequence[Facts]) -> tuple[SourceStatus, ...]:
     return tuple(found.values())
 
 
-def _drivers(facts: Sequence[Facts]) -> dict[str, DriverState]:
-    """How each driver answered, by the latest look at it."""
+def _drivers(facts: Sequence[Facts], numbered: int) -> dict[str, DriverState]:
+    """How each driver answered, by the latest look at it. numbered: of NVML."""
     found: dict[str, DriverState] = {}
     for fact in facts:
         state = fact.driver
@@ -131,6 +132,8 @@ def _drivers(facts: Sequence[Facts]) -> dict[str, DriverState]:
             version = state.version if known(state.version) is not None else before.version
             state = state._replace(version=version, lists_all=state.lists_all or before.lists_all)
         found[state.library] = state
+    if numbered and "nvml" in found:
+        found["nvml"] = found["nvml"]._replace(numbered=numbered)
     return found
 
 

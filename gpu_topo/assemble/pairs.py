@@ -11,7 +11,7 @@ from gpu_topo.model.reading import known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 def nic_names(ports: Sequence[Port]) -> dict[str, str]:
@@ -54,3 +54,13 @@ def accelerator_links(facts: Sequence[Facts], rename: Mapping[str, str]) -> tupl
                 state = before.state
             found[link.kind, a, b] = fact.source.name, fill(before, link)._replace(a=a, b=b, state=state)
     return tuple(link for _, link in found.values())
+
+
+def once(links: tuple[AcceleratorLink, ...], numbered: Collection[str]) -> tuple[AcceleratorLink, ...]:
+    """Without the links of GPUs known by number that are told by address too. numbered: GPUs that are listed so too."""
+    twice = {link.kind for link in links if link.a not in numbered and link.b not in numbered}
+    return tuple(
+        link
+        for link in links
+        if link.kind not in twice or (link.a not in numbered and link.b not in numbered) or link.state == INACTIVE
+    )

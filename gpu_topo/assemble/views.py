@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_HOST_BRIDGE = "0000:00:00.0"
 GPU_MAKERS = (None, NVIDIA, AMD, INTEL)  # a source that names no maker speaks of GPUs
 
 
@@ -27,6 +28,20 @@ class DriverViews(NamedTuple):
     view: DriverGpu
     samples: tuple[LinkSample, ...]
     counted: Reading[tuple[NvLink, ...]] = None
+
+
+def unmasked(fact: Facts) -> Facts:
+    """The facts without addresses that cannot be: somebody masked them, and all GPUs of a tool are at 00:00.0, or two
+    of its numbers at one address. Accelerators, and parts of AMD's GPUs, may share theirs: their readers know."""
+    numbers: dict[str, set[int]] = {}
+    for gpu in fact.gpus:
+        if gpu.address is not None and gpu.ordinal is not None and gpu.name is None and gpu.vendor_id != AMD:
+            numbers.setdefault(gpu.address, set()).add(gpu.ordinal)
+    wrong = {address for address, found in numbers.items() if len(found) > 1 or address == _HOST_BRIDGE}
+    if not wrong:
+        return fact
+    gpus = [gpu._replace(address=None) if gpu.address in wrong and gpu.name is None else gpu for gpu in fact.gpus]
+    return fact._replace(gpus=tuple(gpus))
 
 
 def by_address(facts: Sequence[Facts], nvidia: Sequence[str]) -> tuple[dict[str, DriverViews], dict[str, str]]:
@@ -112,6 +127,14 @@ def _only(facts: Sequence[Facts], nvidia: Sequence[str]) -> str | None:
         f"GPU{gpu.ordinal}" for gpu in gpus if gpu.ordinal is not None
     }
     return next(iter(names or {"GPU?"})) if len(names) < 2 else None
+
+
+def numbered_twice(views: Mapping[str, DriverViews]) -> frozenset[str]:
+    """The names of AMD's GPUs (GPU3) that are among those of which another of its tools tells the address and no
+    number: rocm-smi numbers them, amd-smi topology calls them by address."""
+    names = [name for name, found in views.items() if found.view.vendor_id == AMD and ":" not in name]
+    free = [a for a, found in views.items() if found.view.vendor_id == AMD and ":" in a and found.view.ordinal is None]
+    return frozenset(names if len(names) <= len(free) else ())
 
 
 def _sample(gpu: DriverGpu) -> LinkSample | None:

@@ -21,6 +21,17 @@ _BESIDE = frozenset(
 _CHIPS = ("gb", "gh", "gr", "ga", "gk", "gf", "gm", "gp", "gv", "gt", "gn", "g7", "g8", "g9", "tu", "ad", "nv")
 _BRANDS = frozenset(("geforce", "quadro", "tesla", "titan", "rtx", "gtx", "nvs", "grid", "cmp"))
 
+# Processors of AMD, by which their graphics are called: lists of names of different ages spell one part in many ways
+# ("Phoenix3" is now "HawkPoint1", "Carrizo" "Wani [Radeon R5/R6/R7 Graphics]"). No card bears any of these.
+_AMD_PROCESSORS = frozenset(
+    (
+        *("llano", "trinity", "richland", "kaveri", "godavari", "kabini", "beema", "mullins", "carrizo", "wani"),
+        *("stoney", "raven", "picasso", "dali", "pollock", "renoir", "lucienne", "cezanne", "barcelo", "vangogh"),
+        *("rembrandt", "mendocino", "raphael", "phoenix", "hawkpoint", "strix", "krackan", "gorgon"),
+    )
+)
+_AMD_PAIRS = ("bristol ridge", "van gogh", "hawk point", "granite ridge", "dragon range", "fire range")
+
 _INTEL_CARDS = (
     "data center gpu",
     "server gpu",
@@ -57,6 +68,8 @@ _ACCELERATOR_MAKERS = (
 _ACCELERATORS = ("ai accelerator", "ai training accelerator", "ai inference accelerator", "cloud ai ", "edge tpu")
 
 # Samsung, SanDisk, KIOXIA, Micron, Crucial, SK hynix, Phison, Seagate, Kingston.
+# What else Huawei puts on its boards: management displays, storage controllers, engines of its processors.
+_HUAWEI_OTHERS = ("bmc", "vga", "sas", "sata", "raid", "engine", "hpre", "usb", "bridge", "root port", "pcie", "pmu")
 _DRIVE_MAKERS = frozenset({0x144D, 0x15B7, 0x1E0F, 0x1344, 0xC0A9, 0x1C5C, 0x1987, 0x1BB1, 0x2646})
 _DRIVES = (
     "nvme",
@@ -89,6 +102,7 @@ _NICS = (
     "slingshot",
     "cassini",
     "vmxnet",
+    "hi1822",
     "wi-fi",
     "wifi",
     "wireless",
@@ -107,6 +121,7 @@ _NO_NICS = (
     " dma",
     "bluetooth",
     " port",
+    "g fc)",
 )
 
 
@@ -134,7 +149,7 @@ def kind_of(vendor: int | None, name: str) -> str | None:
         return OTHER if _any(_NO_NICS, low) else NIC
     if vendor in _DRIVE_MAKERS:
         return STORAGE
-    if vendor == HUAWEI or says_nothing(low):
+    if says_nothing(low) or (vendor == HUAWEI and not _any(_HUAWEI_OTHERS, low)):
         return None
     return OTHER
 
@@ -143,6 +158,32 @@ def says_nothing(name: str) -> bool:
     """Whether this is no name, or "Vendor Device 1234" as lspci prints where its list has none."""
     words = name.lower().split()
     return len(words) < 2 or (words[-2] == "device" and len(words[-1]) in (4, 9) and _is_number(words[-1]))
+
+
+def is_integrated(vendor: int | None, name: str) -> bool:
+    """Whether a display of this name is inside a processor of AMD's ("... [AMD/ATI] Strix Halo [Radeon 8060S]")."""
+    if vendor != AMD:
+        return False
+    low = name.lower()
+    low = low.rpartition("[amd/ati] ")[2] if "[amd/ati] " in low else low.partition("amd ")[2] or low
+    first = low.replace("/", " ").partition(" ")[0].rstrip("0123456789")
+    return first in _AMD_PROCESSORS or low.startswith(_AMD_PAIRS)
+
+
+def is_laptop_part(name: str) -> bool:
+    """Whether a GPU of this name is built for laptops ("GP107M [GeForce GTX 1050 Mobile]", "Quadro RTX 3000 Max-Q"):
+    who builds one in switches it off where it can."""
+    low = name.lower()
+    for mark in "[](),/":
+        low = low.replace(mark, " ")
+    words = low.split()
+    if any(word in ("mobile", "max-q", "laptop", "mobility") for word in words):
+        return True
+    # NVIDIA's chips for laptops end in M: GP107M, GF119M, AD107GLM; so did AMD's and NVIDIA's models: GTX 970M, K2000M.
+    chips = (word for word in words if word.endswith(("m", "glm")) and word[:2] in _CHIPS)
+    return any(any(c.isdecimal() for c in word) for word in chips) or any(
+        len(word) > 3 and word[-1] == "m" and word[-4:-1].isdecimal() for word in words
+    )
 
 
 def model_in(name: str) -> str:

@@ -9,6 +9,7 @@ from gpu_topo.model.facts import DENIED, OK, PARTIAL
 from gpu_topo.model.finding import (
     CAUSE_DENIED,
     CAUSE_DRIVER,
+    CAUSE_NOT_RECORDED,
     CAUSE_PASSTHROUGH,
     CAUSE_TIMEOUT,
     CRITICAL,
@@ -22,7 +23,7 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.gpu import DriverState
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import GPU, Device, Gpu, Node
-from gpu_topo.model.reading import known
+from gpu_topo.model.reading import NOT_RECORDED, Reading, Unknown, known
 from gpu_topo.model.vendors import AMD, NVIDIA
 from gpu_topo.topology.lookup import lookup
 
@@ -62,6 +63,43 @@ def judge_lost(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
                 yield Unassessed(GPU_LOST, gpu.address, hidden, CAUSE_DENIED)
             else:
                 yield _lost(gpu, device, "its driver is bound to it, lists other GPUs, and not this one")
+    if state is not None and state.status == "ok":
+        yield from _unbound(node, state)
+
+
+def _unbound(node: Node, state: DriverState) -> Iterator[Unassessed]:
+    """GPUs of a recording whose driver lists others, or fewer, and nothing tells whether it should list these."""
+    bare = [
+        device
+        for device in lookup(node).of(GPU)
+        if device.function.vendor_id == NVIDIA
+        and _may_be_bound(device.function.driver)
+        and not device.function.physical_function
+        and not node.live
+        and (gpu := lookup(node).gpus.get(device.address)) is not None
+        and gpu.listed is None
+    ]
+    if not bare:
+        return
+    if state.numbered:
+        if state.numbered < len(bare):
+            reason = (
+                f"the driver's tools tell of {state.numbered} GPUs and {len(bare)} are on the bus; which are which is "
+                "not recorded (nvidia-smi --query-gpu=index,pci.bus_id --format=csv tells)"
+            )
+            yield Unassessed(GPU_LOST, "node", reason, CAUSE_NOT_RECORDED)
+    elif sum(bool(gpu.listed) and ":" in gpu.address for gpu in node.gpus) > 1:  # -i selects a single one
+        for device in bare:
+            why = "or hidden from the container or job that asked"
+            if device.function.driver != "nvidia":
+                why = "if its driver is bound to it, which is not recorded (lspci -k tells)"
+            reason = f"the driver's tool lists other GPUs and not this one: lost, {why}"
+            yield Unassessed(GPU_LOST, device.address, reason, CAUSE_NOT_RECORDED)
+
+
+def _may_be_bound(driver: Reading[str]) -> bool:
+    """Whether NVIDIA's driver is bound, or it is not recorded which one is."""
+    return driver == "nvidia" or (isinstance(driver, Unknown) and driver.why == NOT_RECORDED)
 
 
 def _hidden(gpu: Gpu, state: DriverState | None) -> str | None:
@@ -202,7 +240,8 @@ RULES = (
         "the driver has lost a GPU that is on the bus",
         "GPUs on PCI with the NVIDIA driver bound, against those that the driver lists; what it calls lost",
         "the driver as a whole fails (gpu-driver-unresponsive); containers and jobs that are shown some GPUs only: a "
-        "GPU whose device node is missing or closed is unassessed",
+        "GPU whose device node is missing or closed is unassessed, and so is one of a recording that does not name its "
+        "driver",
         _REMEDY,
         ("NVIDIA/dcgm-exporter#348, leptonai/gpud#810, utkuozdemir/nvidia_gpu_exporter#393",),
         judge_lost,

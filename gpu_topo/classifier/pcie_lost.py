@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from gpu_topo.catalogue.words import is_laptop_part
 from gpu_topo.classifier.links import called
 from gpu_topo.classifier.rule import Conclusion, Rule
 from gpu_topo.classifier.silent import silent
+from gpu_topo.model.address import slot_of
 from gpu_topo.model.finding import (
     BASELINE,
     CAUSE_ASLEEP,
@@ -17,6 +19,7 @@ from gpu_topo.model.finding import (
 from gpu_topo.model.history import Past, Policy
 from gpu_topo.model.node import GPU, KINDS, NIC, NVSWITCH, OTHER, STORAGE, Device, Node
 from gpu_topo.model.reading import known
+from gpu_topo.model.vendors import AMD, NVIDIA
 from gpu_topo.topology.lookup import lookup
 
 TYPE_CHECKING = False
@@ -46,6 +49,8 @@ def judge(node: Node, past: Past, policy: Policy) -> Iterator[Conclusion]:
             continue
         gpu = lookup(node).gpus.get(device.address)
         known_lost = gpu is not None and gpu.lost
+        if not known_lost and _is_beside(node, device):
+            continue  # a GPU's sound or USB sleeps and wakes on its own; where the GPU itself is gone, that is said
         if not known_lost and _may_be_off(node, device):
             yield Unassessed(
                 LOST,
@@ -120,17 +125,36 @@ def _called(what: str) -> str:
     return f"the {_WORDS[what]}" if what in _WORDS else what
 
 
-def _may_be_off(node: Node, device: Device) -> bool:
-    """Whether this looks like hybrid graphics: a portable machine, or where nobody says what it is, a second GPU
-    beside an integrated one. No laptop has a data-centre GPU."""
-    if device.kind != GPU or known(device.function.power) in ("D0", "active"):
+def _is_beside(node: Node, device: Device) -> bool:
+    """Whether this is a further function of a GPU that is on the bus, whose own state is what counts."""
+    if device.kind != OTHER or device.address.endswith(".0"):
         return False
+    first = node.devices.get(f"{slot_of(device.address)}.0")
+    return first is not None and first.kind == GPU
+
+
+def _may_be_off(node: Node, device: Device) -> bool:
+    """Whether this looks like hybrid graphics: a portable machine, a GPU built for such, or where nobody says what it
+    is, a second GPU beside an integrated one. No laptop has a data-centre GPU."""
+    if known(device.function.power) in ("D0", "active"):
+        return False
+    if device.kind != GPU:
+        return _is_of_an_unseen_gpu(node, device)
     if device.part is not None and "datacenter" in device.part.market:
         return False
     chassis = known(node.platform.chassis)
     if chassis is not None and chassis not in _UNSAID:
         return chassis in _PORTABLE
-    return any(d.integrated for d in lookup(node).of(GPU))
+    return is_laptop_part(device.name) or any(d.integrated for d in lookup(node).of(GPU))
+
+
+def _is_of_an_unseen_gpu(node: Node, device: Device) -> bool:
+    """Whether this is the sound, USB or UCSI of a GPU of which the recording holds no other function."""
+    function = device.function
+    if device.kind != OTHER or device.address.endswith(".0") or function.vendor_id not in (NVIDIA, AMD):
+        return False
+    base = None if function.class_code is None else function.class_code >> 16
+    return base in (None, 0x04, 0x0C) and f"{slot_of(device.address)}.0" not in node.devices
 
 
 RULES = (
@@ -140,8 +164,9 @@ RULES = (
         "a device on the bus no longer answers, or one that was there is gone",
         "configuration space that reads all ones (revision ff, a link of 63 lanes) while the device is not suspended; "
         "devices that an earlier scan or the baseline knows",
-        "the device is suspended or in D3cold. On hybrid-graphics machines without its power state it is unassessed, "
-        "and so is a device of which not even the class could be read: no other rule looks at such a one",
+        "the device is suspended or in D3cold, or a GPU's sound or USB function. On hybrid-graphics machines and of "
+        "GPUs built for laptops, without the power state, it is unassessed, and so is a device of which not even the "
+        "class could be read: no other rule looks at such a one",
         _REMEDY,
         ("PCI Express Base Specification 2.3.2 (completions with unsupported request read as all ones)",),
         judge,

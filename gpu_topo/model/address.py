@@ -29,6 +29,27 @@ def normalise(text: str) -> str | None:
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function}" if device < 0x20 else None
 
 
+_MASKS = frozenset("xX*#?_")
+
+
+def is_masked(text: str) -> bool:
+    """Whether this is an address whose digits somebody made unreadable: 00000000:XX:00.0, or 00:00.0, which no device
+    but the host bridge has."""
+    place, dot, function = text.strip().rpartition(".")
+    numbers = place.split(":")
+    if dot != "." or len(function) != 1 or len(numbers) not in (2, 3):
+        return False
+    if all(digits and not digits.strip("0") for digits in (*numbers, function)):
+        return True
+    digits = "".join(numbers) + function
+    return not _MASKS.isdisjoint(digits) and all(numbers) and (_HEX | _MASKS).issuperset(digits)
+
+
+def place_of(text: str) -> str | None:
+    """As normalise; None of an address that was masked, too."""
+    return None if is_masked(text) else normalise(text)
+
+
 @cached
 def sort_key(address: str) -> tuple[int, int, int, str]:
     """Orders addresses by domain, bus, device and function; names that are no addresses come last, in their order."""

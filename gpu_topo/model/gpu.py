@@ -103,3 +103,4 @@ class DriverState(NamedTuple):
     lists_all: bool = True  # False: container or job that is shown some GPUs only
     openable_minors: Reading[frozenset[int]] = None  # /dev/nvidia<minor> that exist and may be opened
     minors: Mapping[str, int] = EMPTY  # address -> minor, also of GPUs that the kernel driver has and NVML did not list
+    numbered: int = 0  # GPUs that it lists by number alone, where nothing says which of those on the bus they are
