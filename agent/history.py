@@ -2,8 +2,8 @@
 
 `observe` takes a history and a node and gives the next history; `past_of` makes of it what the rules are given. Times
 are seconds of CLOCK_BOOTTIME, which no clock setting moves and which goes on over a restart of the daemon. Everything
-is bounded: one point a minute and counter, one hour, forty samples a GPU, and of what has been gone for an hour nothing
-but that it was there, for so many devices and ports.
+is bounded: a counter keeps one point a minute for an hour, a GPU forty samples. Of what has been gone for an hour only
+its name is kept, and only so many names.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ _REMEDY = (
 
 class _Ends(NamedTuple):
     """What one accelerator has: partners, links to all of them together (None: not known), partners whose links are
-    inactive. certain: it has no partner of which that is not known; such count here, so that what is not known is no
-    ground for blame. per_link, per_peer: GB/s of one link, and of all links to one partner, as far as they are told."""
+    inactive. A link of unknown state counts as a partner, so that nobody is blamed for it. certain: there is no such
+    link. per_link, per_peer: GB/s of one link, and of all links to one partner, as far as they are told."""
 
     device: Device
     partners: frozenset[str]

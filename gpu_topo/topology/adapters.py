@@ -29,9 +29,10 @@ class Nic(NamedTuple):
 
     Each function counts, as in `nvidia-smi topo -m`: NCCL drives the two functions of a two-port card as two adapters.
 
-    rate_gbps: line rates of its active ports together; None where one of them is not known. Of ports on the chip of an
-    accelerator those that the configuration calls the fabric's: the others join it with its neighbours.
-    evident: whether a port, an interface, its class or the configuration tells its role, and not what its part could do
+    rate_gbps: line rates of its active ports together; None where one of them is not known. Of an accelerator's own
+    ports only those count that the configuration calls the fabric's: its others lead to its neighbours.
+    evident: whether its role is told by a port, an interface, its class or the configuration, and not merely by what
+    its part could do.
     """
 
     address: str | None

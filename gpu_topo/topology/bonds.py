@@ -128,8 +128,8 @@ def _can_only_be_switched(node: Node, gpu: Gpu) -> bool:
         return False
     if _is_large(node, gpu):
         return True
-    # Of the parts that boards of four carry too, directly joined, few sources tell; a superchip's rack is another one's
-    # board of four. What registered with a fabric has switches.
+    # Some parts come on boards with switches and on boards of four that join them directly, and the same superchips
+    # fill racks and boards of four. A GPU that has registered with a fabric is attached to switches.
     fabric = known(gpu.fabric)
     registered = fabric is not None and (known(fabric.state) or "").lower() == "completed"
     return registered or (part.fabric_confidence == "verified" and not part.c2c)
