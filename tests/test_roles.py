@@ -501,7 +501,7 @@ def test_slower_boards_where_the_others_are_missing_are_fabric() -> None:
     assert of(ethernet._replace(netdevs=FRONT), 4, 5) == ["fabric", "management"]
 
 
-@pytest.mark.parametrize("kept", [8, 7, 5])
+@pytest.mark.parametrize("kept", [8, 7])
 def test_storage_adapters_stay_so_when_one_of_the_fabric_is_missing(kept: int) -> None:
     """Two equal ones beside no GPU, as long as most GPUs have one beside them; where few have, place says nothing."""
     extra = [port(f"mlx5_{n}", hca_type=None) for n in (8, 9)]
@@ -510,6 +510,13 @@ def test_storage_adapters_stay_so_when_one_of_the_fabric_is_missing(kept: int) -
     assert in_order(on_root_ports(only(eight_gpus(), 0, 1), *extra)) == ["fabric"] * 4
     half = on_root_ports(only(eight_gpus(), 0, 2, 4, 6), *extra)  # one for two GPUs, by design
     assert in_order(half) == ["fabric"] * 4 + ["storage"] * 2
+
+
+@pytest.mark.parametrize(("kept", "left"), [(6, 1), (6, 2), (5, 2)])
+def test_as_many_as_are_missing_may_be_in_a_wrong_slot(kept: int, left: int) -> None:
+    """Equal adapters beside no GPU, no more of them than GPUs without one: they were meant for these."""
+    extra = [port(f"mlx5_{n}", hca_type=None) for n in range(8, 8 + left)]
+    assert in_order(on_root_ports(only(eight_gpus(), *range(kept)), *extra)) == ["fabric"] * (kept + left)
 
 
 def test_an_equal_adapter_of_unknown_place_may_be_anywhere() -> None:

@@ -97,8 +97,9 @@ def _by_evidence(node: Node, ports: Sequence[Port]) -> dict[str, str]:
 def _within_fabric(
     node: Node, sets: Sequence[PortSet], neighbours: Mapping[str, frozenset[str]], routes: frozenset[str]
 ) -> dict[str, str]:
-    """Equal ports: those that are known to be beside no GPU while most GPUs have one beside them serve storage, and
-    one of them that the fabric can do without may carry the default route; ports that nobody cabled are not used."""
+    """Equal ports: those that are known to be beside no GPU while most GPUs have one beside them serve storage, unless
+    they are no more than the GPUs without one, in whose stead they may be in a wrong slot; one that the fabric can do
+    without may carry the default route; ports that nobody cabled are not used."""
     ports = [port for members in sets for port in members.ports]
     beside = {port_name(port): neighbours.get(known(port.address) or port.device, frozenset()) for port in ports}
     near = {name for name, gpus in beside.items() if gpus}
@@ -106,8 +107,9 @@ def _within_fabric(
     gpus = len(accelerators(node))
     full = bool(near) and len(served) == gpus and len(near) >= gpus
     away = set(beside) if full else set()
-    if len(served) * 2 > gpus:
-        away.update(port_name(port) for port in ports if is_placed(node, port))
+    left = {port_name(port) for port in ports if is_placed(node, port)} - near
+    if len(served) * 2 > gpus and len(left) > gpus - len(served):
+        away.update(left)
     uncabled = {port_name(port) for members in sets for port in _uncabled(members.ports)}
     front = set(_front_ends(node, [port for port in ports if port_name(port) not in uncabled], beside, routes))
     found = {}
