@@ -24,6 +24,7 @@ _TOOLS = ("nvidia-smi", "amd-smi", "rocm-smi", "npu-smi")  # each numbers its GP
 _BRANDS = re.compile(r"\b(?:nvidia|tesla|quadro|geforce)\b")  # drivers of different ages print them or not
 _NO_NAMES = ("graphics device", "device")
 _MOST_LISTS = 32  # that differ: comparing each with each takes its time
+_SHARE = 4  # one in so many functions may have been replaced
 _FEW = 3  # functions whose makers, told by their names alone, differ: less may be a list of names that differs
 
 
@@ -50,7 +51,7 @@ def contradiction(told: Sequence[Told]) -> str:
     for one in told:
         for claim in _claims(one):
             before = first.setdefault(claim.what, claim)
-            if before.value.lower() != claim.value.lower() and not _same_gpus(before, claim):
+            if before.value.lower() != claim.value.lower() and not _same_parts(before, claim, told):
                 return _line(before, claim)
     return _functions(told) or _models(told) or _lists(told) or _listings(told) or _hosts(told)
 
@@ -88,17 +89,25 @@ def _is_guid(text: str) -> bool:
     return len(digits.lstrip("0")) > 8
 
 
-def _same_gpus(a: _Claim, b: _Claim) -> bool:
-    """Whether both outputs list a GPU in common: a container that is shown some GPUs counts them from 0 again, and a
-    driver may have been replaced in between."""
-    if not a.what.startswith(("GPU ", "the version ")):
+def _same_parts(a: _Claim, b: _Claim, told: Sequence[Told]) -> bool:
+    """Whether both outputs list a part in common, or a third one parts of both: a container that is shown some GPUs
+    counts them from 0 again, and a driver, a GPU or an adapter may have been replaced in between."""
+    if a.what.startswith("the adapter "):
+        cards = [{p.card.lower() for p in claim.where.facts.ports if p.card is not None} for claim in (a, b)]
+        return not cards[0].isdisjoint(cards[1])
+    if not a.what.startswith(("GPU ", "the GPU ", "the version ")):
         return False
-    one, other = ({known(gpu.uuid) for gpu in told.facts.gpus} - {None} for told in (a.where, b.where))
+    one, other = _uuids(a.where), _uuids(b.where)
     if a.what.startswith("the version ") and not (one and other) and _file(a.where) == _file(b.where):
         # The table of plain nvidia-smi has no UUIDs. In one recording it stands for before and after.
         here, there = ({gpu.address for gpu in told.facts.gpus} - {None} for told in (a.where, b.where))
         return 0 < min(len(here), len(there)) <= 2 * len(here & there)
-    return not one.isdisjoint(other)
+    return _has_some(told, one, other)
+
+
+def _has_some(told: Sequence[Told], one: set[str], other: set[str]) -> bool:
+    """Whether an output, one of these two or a third, lists GPUs of both sets of UUIDs."""
+    return any(not (one.isdisjoint(listed) or other.isdisjoint(listed)) for listed in (one, *map(_uuids, told)))
 
 
 def _file(told: Told) -> str:
@@ -107,23 +116,29 @@ def _file(told: Told) -> str:
 
 
 def _functions(told: Sequence[Told]) -> str:
-    """The same for the ids of PCI functions, as numbers or, of several, as the makers' names tell them."""
+    """The same for the ids of PCI functions, as numbers or, of several, as the makers' names tell them. A few of many
+    may be parts that were replaced, or that a failed card's firmware calls otherwise."""
     first: dict[str, tuple[Function, Told]] = {}
     by_name: list[str] = []
     for one in told:
+        by_number: list[str] = []
+        common = 0
         for function in one.facts.functions:
             if _says_nobody(function):
                 continue
             before, where = first.setdefault(function.address, (function, one))
+            common += before is not function
             if before.vendor_id == function.vendor_id and before.device_id == function.device_id:
                 continue
             a, b = (_Claim(function.address, _ids(f), t) for f, t in ((before, where), (function, one)))
             if before.device_id is not None and function.device_id is not None:
-                return _line(a, b)
-            if before.vendor_id != function.vendor_id:
+                by_number.append(_line(a, b))
+            elif before.vendor_id != function.vendor_id:
                 by_name.append(_line(a, b))
             elif before.device_id is None:
                 first[function.address] = (function, one)
+        if len(by_number) * _SHARE > common:
+            return by_number[0]
     return by_name[0] if len(by_name) >= _FEW else ""
 
 
@@ -150,7 +165,7 @@ def _models(told: Sequence[Told]) -> str:
             if gpu.address is None or not model:
                 continue
             plain = " ".join(_BRANDS.sub(" ", model.lower()).replace("-", " ").split())
-            if plain in _NO_NAMES or not plain:
+            if not plain or plain in _NO_NAMES or plain.startswith("device "):  # drivers older than the GPU
                 continue
             before, claim = first.setdefault(gpu.address, (plain, _Claim(f"the GPU at {gpu.address}", model, one)))
             if plain.startswith(before) or before.startswith(plain) or not _uuids(one).isdisjoint(_uuids(claim.where)):
@@ -191,8 +206,8 @@ def _has_all(told: Sequence[Told], addresses: set[str]) -> bool:
 
 
 def _listings(told: Sequence[Told]) -> str:
-    """The same for lists of PCI functions: a whole one has GPUs, and none of several that the other lists."""
-    lists = [(one, {f.address for f in one.facts.functions}, _on_the_bus(one)) for one in told if one.facts.functions]
+    """The same for lists of PCI functions: a whole one has GPUs, and none of several that another output lists."""
+    lists = [(one, {f.address for f in one.facts.functions}, _on_the_bus(one) or _addresses(one)) for one in told]
     lists = [found for found in lists if len(found[2]) >= 2][:_MOST_LISTS]
     for whole, functions, gpus in lists:
         if "0000:00:00.0" not in functions:
@@ -226,7 +241,7 @@ def _hosts(told: Sequence[Told]) -> str:
     hosts = list(first)[:_MOST_LISTS]
     for number, a in enumerate(hosts):
         for b in hosts[number + 1 :]:
-            if not uuids[a].isdisjoint(uuids[b]):
+            if _has_some(told, uuids[a], uuids[b]):
                 continue
             alike = re.sub(r"\d+", "#", a) == re.sub(r"\d+", "#", b)
             apart = places[a] and places[b] and places[a].isdisjoint(places[b])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -298,3 +299,41 @@ def test_hosts_in_prompts_that_share_a_gpu(gpu_topo: Run, tmp_path: Path) -> Non
     path = tmp_path / "names.txt"
     path.write_text("".join(f"root@gpu0{n}:~# nvidia-smi -L\nGPU 0: NVIDIA L4 (UUID: {A})\n" for n in (1, 2)))
     assert gpu_topo("inspect", path).status == 0
+
+
+C = A.replace("GPU-5", "GPU-6")
+GUIDS = ("a088c20300b2f5c4", "a088c20300b2f5c8")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (gpus((AT, 0, A), (NEXT, 1, B)), gpus((AT, 0, C), (NEXT, 1, B))),
+        (
+            Facts(SourceStatus("x", OK), ports=(Port("mlx5_0", 1, card=GUIDS[0]), Port("mlx5_1", 1, card=GUIDS[1]))),
+            Facts(SourceStatus("x", OK), ports=(Port("mlx5_0", 1, card=GUIDS[1]),)),
+        ),
+        (
+            functions(*((f"0000:{n:02x}:00.0", 0x8086, n, None) for n in range(1, 9))),
+            functions(*((f"0000:{n:02x}:00.0", 0x8086, n + 16 * (n == 4), None) for n in range(1, 9))),
+        ),
+    ],
+    ids=["gpu", "adapter", "function"],
+)
+def test_a_part_that_was_replaced(one: Facts, other: Facts) -> None:
+    """One of several GPUs or adapters, or of many functions, is another one: the rest says that it is one machine."""
+    assert contradiction([Told(one, "a"), Told(other, "b")]) == ""
+    assert contradiction([Told(other, "b"), Told(one, "a")]) == ""
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_containers_and_their_host(order: tuple[int, ...]) -> None:
+    """Two containers number their GPUs from 0; the host lists those of both, wherever it stands."""
+    told = [gpus((None, 0, A)), gpus((None, 0, B)), gpus((None, 0, A), (None, 1, B))]
+    assert contradiction([Told(told[at], str(at)) for at in order]) == ""
+
+
+def test_a_whole_bus_without_the_tools_gpus() -> None:
+    """A tool that lists GPUs, none of which a whole lspci has, ran elsewhere."""
+    said = contradiction([Told(listing(0x17, 0x18, whole=True), "a"), Told(numbered(0x2A, 0x2B), "b")])
+    assert said.startswith("these are two machines: the first GPU is")

@@ -88,9 +88,9 @@ def _unbound(node: Node, state: DriverState) -> Iterator[Unassessed]:
                 "not recorded (nvidia-smi --query-gpu=index,pci.bus_id --format=csv tells)"
             )
             yield Unassessed(GPU_LOST, "node", reason, CAUSE_NOT_RECORDED)
-    elif sum(bool(gpu.listed) and ":" in gpu.address for gpu in node.gpus) > 1:  # -i selects a single one
+    elif any(gpu.listed and ":" in gpu.address for gpu in node.gpus):
         for device in bare:
-            why = "or hidden from the container or job that asked"
+            why = "or it was not asked for (-i), or is hidden from the container or job that asked"
             if device.function.driver != "nvidia":
                 why = "if its driver is bound to it, which is not recorded (lspci -k tells)"
             reason = f"the driver's tool lists other GPUs and not this one: lost, {why}"
