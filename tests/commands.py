@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,6 +26,16 @@ class Ran(NamedTuple):
 
 
 Run = Callable[..., Ran]
+
+
+def audit(pasted: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The JSON report of a pasted text; empty where nothing was understood."""
+    file = folder / "paste.txt"
+    file.write_text(pasted, "utf-8")
+    if cli.main(["inspect", "--json", str(file)]) == 3:
+        return {}
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_topo.agent.cli import main
 from gpu_topo.assemble import assemble
 from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.nvidia_smi_csv import READER, read
@@ -19,6 +17,7 @@ from gpu_topo.model.facts import Facts
 from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.pci import LinkEnd
 from gpu_topo.model.reading import LOST, MALFORMED, Unknown, known
+from tests.commands import audit
 
 FIELDS = (
     "index, name, uuid, pci.bus_id, pstate, utilization.gpu [%], pcie.link.gen.current, pcie.link.gen.max, "
@@ -44,16 +43,6 @@ def one(*lines: str) -> DriverGpu:
     (sample,) = samples(*lines)
     (gpu,) = sample.gpus
     return gpu
-
-
-def audit(pasted: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The JSON report of a pasted text; empty where nothing was understood."""
-    file = folder / "paste.txt"
-    file.write_text(pasted, "utf-8")
-    if main(["inspect", "--json", str(file)]) == 3:
-        return {}
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return report
 
 
 def subjects(report: dict[str, Any], part: str, code: str) -> list[str]:

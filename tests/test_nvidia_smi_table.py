@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_topo.agent.cli import main
 from gpu_topo.assemble import assemble
 from gpu_topo.collectors.plain_text import clean
 from gpu_topo.collectors.readers.nvidia_smi_table import READER, read
@@ -19,6 +16,7 @@ from gpu_topo.collectors.recording import readers
 from gpu_topo.model.facts import Facts
 from gpu_topo.model.gpu import DriverGpu
 from gpu_topo.model.reading import FAILED, NOT_RECORDED, Unknown
+from tests.commands import audit
 
 HEAD = """\
 Tue Mar  4 10:11:12 2025
@@ -87,16 +85,6 @@ def one(text: str) -> Facts:
     """The only sample of a text."""
     (sample,) = read(text.splitlines(), "t")
     return sample
-
-
-def audit(pasted: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The JSON report of a pasted text; empty where nothing was understood."""
-    file = folder / "paste.txt"
-    file.write_text(pasted, "utf-8")
-    if main(["inspect", "--json", str(file)]) == 3:
-        return {}
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return report
 
 
 def lists_all(sample: Facts) -> bool:

@@ -240,8 +240,8 @@ RULES = (
         "the driver has lost a GPU that is on the bus",
         "GPUs on PCI with the NVIDIA driver bound, against those that the driver lists; what it calls lost",
         "the driver as a whole fails (gpu-driver-unresponsive); containers and jobs that are shown some GPUs only: a "
-        "GPU whose device node is missing or closed is unassessed, and so is one of a recording that does not name its "
-        "driver",
+        "GPU whose device node is missing or closed is unassessed. So is one that a recorded list lacks, where the "
+        "list may not be the whole (the table of nvidia-smi, CSV) or the GPU's driver is not recorded",
         _REMEDY,
         ("NVIDIA/dcgm-exporter#348, leptonai/gpud#810, utkuozdemir/nvidia_gpu_exporter#393",),
         judge_lost,
